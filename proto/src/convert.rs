@@ -1,0 +1,514 @@
+//! Frames ⇄ uplink messages, both directions side by side.
+//!
+//! Guarantees: what comes out of [`Link::open`] and [`Link::sample`] is bounded, has each UUID and
+//! each pod once, and holds only values in range. A bad element is refused by itself and named in
+//! the returned refusals; only a message that breaks the protocol as a whole is an [`Error`].
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::frame::{
+    Device, DeviceSample, Engine, EngineSample, HeldReading, Holder, HolderSource, Inventory, Mig,
+    Sample,
+};
+use shared::identity::{DeviceUuid, PodKey};
+use shared::metric::Metric;
+use shared::reading::{Reading, Readings};
+
+use crate::uplink as wire;
+
+/// Devices a node may report.
+pub const MAX_DEVICES: usize = 1_024;
+/// Holders a device may have.
+pub const MAX_HOLDERS: usize = 256;
+/// Engines a node may report.
+pub const MAX_ENGINES: usize = 1_024;
+/// Bytes of any name: Kubernetes allows 253 for the longest.
+pub const MAX_NAME: usize = 253;
+/// Bytes of any reason; longer ones are cut.
+pub const MAX_REASON: usize = 512;
+
+/// Why a message was refused as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// More of something than a node can have.
+    #[error("{count} {what}; at most {max} are accepted")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many came.
+        count: usize,
+        /// How many may come.
+        max: usize,
+    },
+    /// The sample belongs to another inventory.
+    #[error("sample for inventory {got}, but the newest inventory is {expected}")]
+    OtherInventory {
+        /// Generation the sample names.
+        got: u64,
+        /// Generation of the newest inventory.
+        expected: u64,
+    },
+}
+
+fn at_most(what: &'static str, count: usize, max: usize) -> Result<(), Error> {
+    if count > max {
+        Err(Error::TooMany { what, count, max })
+    } else {
+        Ok(())
+    }
+}
+
+/// What was left out of a message, and why; for the log and for counting.
+pub type Refusals = Vec<String>;
+
+/// An inventory as received, with the places its samples point to.
+#[derive(Clone, Debug)]
+pub struct Link {
+    generation: u64,
+    inventory: Arc<Inventory>,
+    devices: Vec<Option<DevicePlace>>,
+    engines: Vec<Option<usize>>,
+}
+
+#[derive(Clone, Debug)]
+struct DevicePlace {
+    index: usize,
+    holders: Vec<Option<usize>>,
+}
+
+impl Link {
+    /// Takes an inventory off the wire.
+    ///
+    /// # Errors
+    /// When it holds more devices or engines than a node can have.
+    pub fn open(message: wire::Inventory) -> Result<(Self, Refusals), Error> {
+        at_most("devices", message.devices.len(), MAX_DEVICES)?;
+        at_most("engines", message.engines.len(), MAX_ENGINES)?;
+        let mut refusals = Refusals::new();
+        let mut inventory = Inventory {
+            reason: reason_from_wire(&message.reason),
+            ..Default::default()
+        };
+
+        let mut seen = HashSet::new();
+        let mut devices = Vec::with_capacity(message.devices.len());
+        for (place, device) in message.devices.into_iter().enumerate() {
+            let uuid = device.uuid.clone();
+            let opened = if seen.insert(uuid.clone()) {
+                device_from_wire(device, &mut refusals)
+            } else {
+                Err("the same UUID came before".into())
+            };
+            devices.push(match opened {
+                Ok((device, holders)) => {
+                    inventory.devices.push(device);
+                    Some(DevicePlace {
+                        index: inventory.devices.len() - 1,
+                        holders,
+                    })
+                }
+                Err(why) => {
+                    refusals.push(format!("device {place} ({}): {why}", cut(&uuid, MAX_NAME)));
+                    None
+                }
+            });
+        }
+
+        let mut seen = HashSet::new();
+        let mut engines = Vec::with_capacity(message.engines.len());
+        for (place, engine) in message.engines.into_iter().enumerate() {
+            let pod = pod_from_wire(&engine.namespace, &engine.pod);
+            engines.push(match pod {
+                Ok(pod) if seen.insert(pod.clone()) => {
+                    let uid = name_from_wire("uid", &engine.uid).ok().map(Into::into);
+                    inventory.engines.push(Engine { pod, uid });
+                    Some(inventory.engines.len() - 1)
+                }
+                Ok(pod) => {
+                    refusals.push(format!("engine {place}: {pod} came before"));
+                    None
+                }
+                Err(why) => {
+                    refusals.push(format!("engine {place}: {why}"));
+                    None
+                }
+            });
+        }
+
+        let inventory = Arc::new(inventory);
+        Ok((
+            Self {
+                generation: message.generation,
+                inventory,
+                devices,
+                engines,
+            },
+            refusals,
+        ))
+    }
+
+    /// The inventory itself.
+    pub fn inventory(&self) -> &Arc<Inventory> {
+        &self.inventory
+    }
+
+    /// Takes a sample for this inventory off the wire.
+    ///
+    /// # Errors
+    /// When the sample belongs to another inventory.
+    pub fn sample(&self, message: wire::Sample) -> Result<(Sample, Refusals), Error> {
+        if message.generation != self.generation {
+            return Err(Error::OtherInventory {
+                got: message.generation,
+                expected: self.generation,
+            });
+        }
+        at_most("device samples", message.devices.len(), MAX_DEVICES)?;
+        at_most("engine samples", message.engines.len(), MAX_ENGINES)?;
+        let mut refusals = Refusals::new();
+        let mut sample = Sample {
+            devices: vec![None; self.inventory.devices.len()],
+            engines: vec![None; self.inventory.engines.len()],
+        };
+        for device in message.devices {
+            let place = device.device;
+            let Some(known) = self.devices.get(place as usize) else {
+                refusals.push(format!("sample of device {place}: no such device"));
+                continue;
+            };
+            // A device that was refused with the inventory: said once, there.
+            let Some(known) = known else { continue };
+            let (metrics, values, failures) = (&device.metrics, &device.values, &device.failures);
+            match readings_from_wire(metrics, values, failures, &mut refusals) {
+                Ok(readings) => {
+                    sample.devices[known.index] = Some(DeviceSample {
+                        age: Duration::from_millis(u64::from(device.age_ms)),
+                        readings,
+                        held: held_from_wire(&device.held, known, &mut refusals),
+                    });
+                }
+                Err(why) => refusals.push(format!("sample of device {place}: {why}")),
+            }
+        }
+        for engine in message.engines {
+            let place = engine.engine;
+            let Some(known) = self.engines.get(place as usize) else {
+                refusals.push(format!("sample of engine {place}: no such engine"));
+                continue;
+            };
+            let Some(known) = *known else { continue };
+            let (metrics, values, failures) = (&engine.metrics, &engine.values, &engine.failures);
+            match readings_from_wire(metrics, values, failures, &mut refusals) {
+                Ok(readings) => {
+                    let age = Duration::from_millis(u64::from(engine.age_ms));
+                    sample.engines[known] = Some(EngineSample { age, readings });
+                }
+                Err(why) => refusals.push(format!("sample of engine {place}: {why}")),
+            }
+        }
+        Ok((sample, refusals))
+    }
+}
+
+fn cut(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
+}
+
+fn reason_from_wire(text: &str) -> Option<Arc<str>> {
+    (!text.is_empty()).then(|| cut(text, MAX_REASON).into())
+}
+
+fn name_from_wire<'a>(what: &str, text: &'a str) -> Result<&'a str, String> {
+    match text.len() {
+        0 => Err(format!("the {what} is empty")),
+        1..=MAX_NAME => Ok(text),
+        length => Err(format!(
+            "the {what} has {length} bytes; at most {MAX_NAME} are accepted"
+        )),
+    }
+}
+
+/// A pod off the wire.
+///
+/// # Errors
+/// When a part of it is empty or too long.
+fn pod_from_wire(namespace: &str, pod: &str) -> Result<PodKey, String> {
+    Ok(PodKey::new(
+        name_from_wire("namespace", namespace)?,
+        name_from_wire("pod", pod)?,
+    ))
+}
+
+fn device_from_wire(
+    device: wire::Device,
+    refusals: &mut Refusals,
+) -> Result<(Device, Vec<Option<usize>>), String> {
+    let uuid: DeviceUuid = name_from_wire("uuid", &device.uuid)?.into();
+    if device.holders.len() > MAX_HOLDERS {
+        return Err(format!(
+            "{} holders; at most {MAX_HOLDERS}",
+            device.holders.len()
+        ));
+    }
+    let mut holders = Vec::new();
+    let mut places = Vec::with_capacity(device.holders.len());
+    for holder in device.holders {
+        places.push(match holder_from_wire(holder) {
+            Ok(holder) => {
+                holders.push(holder);
+                Some(holders.len() - 1)
+            }
+            Err(why) => {
+                refusals.push(format!("a holder of device {uuid}: {why}"));
+                None
+            }
+        });
+    }
+    let memory_total_mib = device
+        .memory_total_mib
+        .filter(|total| *total > 0.0 && Metric::MemoryUsedMib.accepts(*total));
+    if device.memory_total_mib != memory_total_mib {
+        refusals.push(format!(
+            "device {uuid}: memory_total_mib {:?}",
+            device.memory_total_mib
+        ));
+    }
+    let mig = match device.mig {
+        Some(mig) => Some(Mig {
+            parent: name_from_wire("MIG parent", &mig.parent)?.into(),
+            profile: cut(&mig.profile, MAX_NAME).into(),
+        }),
+        None => None,
+    };
+    let device = Device {
+        uuid,
+        index: device.index,
+        name: cut(&device.name, MAX_NAME).into(),
+        memory_total_mib,
+        mig,
+        holders,
+        reason: reason_from_wire(&device.reason),
+    };
+    Ok((device, places))
+}
+
+fn holder_from_wire(holder: wire::Holder) -> Result<Holder, String> {
+    let source = match holder.source() {
+        wire::HolderSource::Replay => HolderSource::Replay,
+        wire::HolderSource::File => HolderSource::File,
+        wire::HolderSource::Simulated => HolderSource::Simulated,
+        wire::HolderSource::Unspecified => return Err("no source".into()),
+    };
+    let share = match holder.share {
+        Some(share) if !(0.0..=1.0).contains(&share) => {
+            return Err(format!("share {share} is not within 0 to 1"));
+        }
+        share => share,
+    };
+    Ok(Holder {
+        pod: pod_from_wire(&holder.namespace, &holder.pod)?,
+        uid: name_from_wire("uid", &holder.uid).ok().map(Into::into),
+        container: cut(&holder.container, MAX_NAME).into(),
+        share,
+        estimated: holder.estimated,
+        source,
+    })
+}
+
+fn metric_from_wire(number: u32) -> Option<Metric> {
+    Metric::ALL.get((number as usize).checked_sub(1)?).copied()
+}
+
+fn metric_to_wire(metric: Metric) -> u32 {
+    u32::from(metric as u8) + 1
+}
+
+fn readings_from_wire(
+    metrics: &[u32],
+    values: &[f64],
+    failures: &[wire::Failure],
+    refusals: &mut Refusals,
+) -> Result<Readings, String> {
+    if metrics.len() != values.len() {
+        return Err(format!(
+            "{} metrics, but {} values",
+            metrics.len(),
+            values.len()
+        ));
+    }
+    let known = metrics.iter().zip(values).map(|(&metric, &value)| {
+        (
+            metric,
+            metric_from_wire(metric).map(|metric| Reading::checked(metric, value)),
+        )
+    });
+    let failed = failures.iter().map(|failure| {
+        let reason = cut(&failure.reason, MAX_REASON);
+        (failure.metric, Some(Reading::Failed(reason.into())))
+    });
+    let mut table = Vec::with_capacity(metrics.len() + failures.len());
+    for (number, reading) in known.chain(failed) {
+        match (metric_from_wire(number), reading) {
+            (Some(metric), Some(reading)) => {
+                if let (Reading::Failed(why), true) = (&reading, metrics.contains(&number)) {
+                    refusals.push(why.to_string());
+                }
+                table.push((metric, reading));
+            }
+            _ => refusals.push(format!("metric number {number} is not known here")),
+        }
+    }
+    Ok(table.into_iter().collect())
+}
+
+fn held_from_wire(
+    held: &[wire::HeldReading],
+    device: &DevicePlace,
+    refusals: &mut Refusals,
+) -> Vec<HeldReading> {
+    let mut readings = Vec::with_capacity(held.len());
+    for reading in held {
+        let place = device.holders.get(reading.holder as usize);
+        match (metric_from_wire(reading.metric), place) {
+            (Some(metric), Some(Some(holder))) if metric.accepts(reading.value) => {
+                readings.push(HeldReading {
+                    holder: *holder,
+                    metric,
+                    value: reading.value,
+                });
+            }
+            (Some(_), Some(None)) => {}
+            _ => refusals.push(format!(
+                "reading of holder {}: metric {} value {}",
+                reading.holder, reading.metric, reading.value
+            )),
+        }
+    }
+    readings
+}
+
+/// Puts an inventory on the wire.
+pub fn inventory_to_wire(generation: u64, inventory: &Inventory) -> wire::Inventory {
+    wire::Inventory {
+        generation,
+        devices: inventory.devices.iter().map(device_to_wire).collect(),
+        engines: inventory
+            .engines
+            .iter()
+            .map(|engine| wire::Engine {
+                namespace: engine.pod.namespace.to_string(),
+                pod: engine.pod.name.to_string(),
+                uid: engine
+                    .uid
+                    .as_ref()
+                    .map_or_else(String::new, ToString::to_string),
+            })
+            .collect(),
+        reason: inventory.reason.as_deref().unwrap_or_default().to_owned(),
+    }
+}
+
+fn device_to_wire(device: &Device) -> wire::Device {
+    wire::Device {
+        uuid: device.uuid.to_string(),
+        index: device.index,
+        name: device.name.to_string(),
+        memory_total_mib: device.memory_total_mib,
+        mig: device.mig.as_ref().map(|mig| wire::Mig {
+            parent: mig.parent.to_string(),
+            profile: mig.profile.to_string(),
+        }),
+        holders: device.holders.iter().map(holder_to_wire).collect(),
+        reason: device.reason.as_deref().unwrap_or_default().to_owned(),
+    }
+}
+
+fn holder_to_wire(holder: &Holder) -> wire::Holder {
+    let source = match holder.source {
+        HolderSource::Replay => wire::HolderSource::Replay,
+        HolderSource::File => wire::HolderSource::File,
+        HolderSource::Simulated => wire::HolderSource::Simulated,
+    };
+    wire::Holder {
+        namespace: holder.pod.namespace.to_string(),
+        pod: holder.pod.name.to_string(),
+        uid: holder
+            .uid
+            .as_ref()
+            .map_or_else(String::new, ToString::to_string),
+        container: holder.container.to_string(),
+        share: holder.share,
+        estimated: holder.estimated,
+        source: source.into(),
+    }
+}
+
+/// Puts a sample on the wire; `since` is added to every age: the time the sample has waited.
+pub fn sample_to_wire(generation: u64, sample: &Sample, since: Duration) -> wire::Sample {
+    let devices = sample
+        .devices
+        .iter()
+        .enumerate()
+        .filter_map(|(place, device)| {
+            let device = device.as_ref()?;
+            let (metrics, values, failures) = readings_to_wire(&device.readings);
+            let held = device.held.iter().map(|held| wire::HeldReading {
+                holder: place_to_wire(held.holder),
+                metric: metric_to_wire(held.metric),
+                value: held.value,
+            });
+            Some(wire::DeviceSample {
+                device: place_to_wire(place),
+                age_ms: age_to_wire(device.age + since),
+                metrics,
+                values,
+                failures,
+                held: held.collect(),
+            })
+        });
+    let engines = sample
+        .engines
+        .iter()
+        .enumerate()
+        .filter_map(|(place, engine)| {
+            let engine = engine.as_ref()?;
+            let (metrics, values, failures) = readings_to_wire(&engine.readings);
+            Some(wire::EngineSample {
+                engine: place_to_wire(place),
+                age_ms: age_to_wire(engine.age + since),
+                metrics,
+                values,
+                failures,
+            })
+        });
+    wire::Sample {
+        generation,
+        devices: devices.collect(),
+        engines: engines.collect(),
+    }
+}
+
+fn place_to_wire(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
+}
+
+fn age_to_wire(age: Duration) -> u32 {
+    u32::try_from(age.as_millis()).unwrap_or(u32::MAX)
+}
+
+fn readings_to_wire(readings: &Readings) -> (Vec<u32>, Vec<f64>, Vec<wire::Failure>) {
+    let (mut metrics, mut values) = (Vec::new(), Vec::new());
+    for (metric, reading) in readings.iter() {
+        if let Reading::Ok(value) = reading {
+            metrics.push(metric_to_wire(metric));
+            values.push(value);
+        }
+    }
+    let failures = readings.failures().map(|(metric, reason)| wire::Failure {
+        metric: metric_to_wire(metric),
+        reason: reason.to_string(),
+    });
+    (metrics, values, failures.collect())
+}

@@ -1,0 +1,147 @@
+//! Everything one node said at one tick: what it has and who holds it (the inventory, sent when it
+//! changes), and the readings (the sample, sent every interval).
+//!
+//! A sample's `devices` and `engines` run parallel to those of the inventory it belongs to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::identity::{DeviceUuid, PodKey, PodUid};
+use crate::metric::Metric;
+use crate::reading::Readings;
+
+/// What a node has, and who holds it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Inventory {
+    /// The node's devices, each UUID once.
+    pub devices: Vec<Device>,
+    /// The pods whose inference engines are read, each pod once.
+    pub engines: Vec<Engine>,
+    /// Why there is nothing to show, where the node knows.
+    pub reason: Option<Arc<str>>,
+}
+
+/// One GPU or MIG instance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
+    /// Its only key.
+    pub uuid: DeviceUuid,
+    /// NVML index; for people and for the order of a pod's devices.
+    pub index: u32,
+    /// Product name.
+    pub name: Arc<str>,
+    /// Total memory, where known.
+    pub memory_total_mib: Option<f64>,
+    /// Set for a MIG instance.
+    pub mig: Option<Mig>,
+    /// Who holds it; empty when free or unattributed.
+    pub holders: Vec<Holder>,
+    /// Why its holders are not known, where there is something to say.
+    pub reason: Option<Arc<str>>,
+}
+
+/// Where a MIG instance was cut from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mig {
+    /// UUID of the whole GPU.
+    pub parent: DeviceUuid,
+    /// Profile, for example `3g.40gb`.
+    pub profile: Arc<str>,
+}
+
+/// A container that uses a device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Holder {
+    /// Its pod.
+    pub pod: PodKey,
+    /// The pod's UID, where known.
+    pub uid: Option<PodUid>,
+    /// Its container.
+    pub container: Arc<str>,
+    /// Its share of the device, 0 to 1; `None` when it cannot be told.
+    pub share: Option<f64>,
+    /// Whether the share is a guess (an equal split) rather than measured or declared.
+    pub estimated: bool,
+    /// How the holder is known.
+    pub source: HolderSource,
+}
+
+/// How a holder is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HolderSource {
+    /// Written in a replay file.
+    Replay,
+    /// Written in a `--holders` file.
+    File,
+    /// Made up by the simulated source.
+    Simulated,
+}
+
+impl HolderSource {
+    /// The word used for it at every interface.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Replay => "replay",
+            Self::File => "file",
+            Self::Simulated => "simulated",
+        }
+    }
+}
+
+/// A pod whose inference engine is read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Engine {
+    /// The pod.
+    pub pod: PodKey,
+    /// Its UID, where known.
+    pub uid: Option<PodUid>,
+}
+
+/// The readings of one tick.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// One entry per device of the inventory; `None` where nothing new was read.
+    pub devices: Vec<Option<DeviceSample>>,
+    /// One entry per engine of the inventory; `None` where nothing new was read.
+    pub engines: Vec<Option<EngineSample>>,
+}
+
+/// What one device said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceSample {
+    /// How long ago it was read, when the sample was made.
+    pub age: Duration,
+    /// The device's own readings.
+    pub readings: Readings,
+    /// Readings that are known per holder; these win over the share.
+    pub held: Vec<HeldReading>,
+}
+
+/// A reading of one holder of a device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldReading {
+    /// Place of the holder in the device's list.
+    pub holder: usize,
+    /// The metric.
+    pub metric: Metric,
+    /// The holder's own value.
+    pub value: f64,
+}
+
+/// What one engine said.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EngineSample {
+    /// How long ago it was read, when the sample was made.
+    pub age: Duration,
+    /// The engine's readings.
+    pub readings: Readings,
+}
+
+/// One tick of one node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Frame {
+    /// Shared by every frame until something changes.
+    pub inventory: Arc<Inventory>,
+    /// Readings for that inventory.
+    pub sample: Sample,
+}

@@ -1,0 +1,81 @@
+//! What both binaries do the same way: one clock, one log format, one way to be stopped.
+
+use anyhow::Context as _;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+use crate::time::Timestamp;
+
+/// Version and, where the build knows it, commit of this build.
+pub const VERSION: &str = match option_env!("KEDA_GPU_GATEWAY_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
+/// The one clock of a process. It is tokio's, so that tests can pause it.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock(Instant);
+
+impl Clock {
+    /// A clock that reads [`Timestamp::START`] now.
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// The present moment.
+    pub fn now(&self) -> Timestamp {
+        Timestamp::START + self.0.elapsed()
+    }
+}
+
+/// Format of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Starts logging to standard error.
+///
+/// # Errors
+/// When `filter` is not a filter of the form `info,gateway=debug`, or logging runs already.
+pub fn start_logging(filter: &str, format: LogFormat) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(filter)
+        .with_context(|| format!("log filter {filter:?}: write for example `info`"))?;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.try_init(),
+        LogFormat::Json => log.json().try_init(),
+    }
+    .map_err(|error| anyhow::anyhow!("logging could not be started: {error}"))
+}
+
+/// Cancels `shutdown` at the first SIGINT or SIGTERM; a second one ends the process at once.
+///
+/// # Errors
+/// When the signal handlers cannot be installed.
+pub fn cancel_on_signal(shutdown: CancellationToken) -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT handler")?;
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM handler")?;
+    tokio::spawn(async move {
+        for round in 0.. {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if round > 0 {
+                std::process::exit(130);
+            }
+            tracing::info!("shutting down");
+            shutdown.cancel();
+        }
+    });
+    Ok(())
+}

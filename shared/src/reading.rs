@@ -1,0 +1,157 @@
+//! One value of one metric, and the readings of one device or engine at one moment.
+//!
+//! Guarantees: there is no default reading and no zero that means "unknown". What was not
+//! reported is [`Reading::Unsupported`]; what should have been there and is not is
+//! [`Reading::Failed`] with its reason; every `Ok` value is finite and within its unit's range.
+
+use std::sync::Arc;
+
+use crate::metric::Metric;
+
+/// One value of one metric.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reading {
+    /// The value, in the metric's unit.
+    Ok(f64),
+    /// This device or engine does not have the metric.
+    Unsupported,
+    /// It has the metric, but reading it failed; why.
+    Failed(Arc<str>),
+}
+
+impl Reading {
+    /// `value` if the metric can have it, else a failure that names it.
+    pub fn checked(metric: Metric, value: f64) -> Self {
+        if metric.accepts(value) {
+            Self::Ok(value)
+        } else {
+            Self::Failed(out_of_range(metric, value).into())
+        }
+    }
+
+    /// The value, if there is one.
+    pub fn value(&self) -> Option<f64> {
+        match self {
+            Self::Ok(value) => Some(*value),
+            Self::Unsupported | Self::Failed(_) => None,
+        }
+    }
+}
+
+/// What to say about a value that `metric` cannot have.
+pub fn out_of_range(metric: Metric, value: f64) -> String {
+    let unit = metric.unit();
+    format!(
+        "{metric} {value} is out of range (0 to {} {})",
+        unit.max(),
+        unit.symbol()
+    )
+    .replace(" )", ")")
+}
+
+/// All readings of one device or engine at one moment, kept small: a bit per metric, a number per
+/// value that is known, nothing for what is unsupported.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Readings {
+    known: u32,
+    values: Box<[f64]>,
+    failed: Box<[(Metric, Arc<str>)]>,
+}
+
+const _: () = assert!(Metric::ALL.len() <= 32, "`known` has a bit per metric");
+
+impl Readings {
+    /// The reading of `metric`.
+    pub fn get(&self, metric: Metric) -> Reading {
+        if let Some(value) = self.value(metric) {
+            return Reading::Ok(value);
+        }
+        match self.failed.iter().find(|(failed, _)| *failed == metric) {
+            Some((_, reason)) => Reading::Failed(reason.clone()),
+            None => Reading::Unsupported,
+        }
+    }
+
+    /// The value of `metric`, if it is known.
+    pub fn value(&self, metric: Metric) -> Option<f64> {
+        let bit = 1_u32 << metric.index();
+        if self.known & bit == 0 {
+            return None;
+        }
+        let before = (self.known & (bit - 1)).count_ones() as usize;
+        Some(self.values[before])
+    }
+
+    /// Every reading that is not [`Reading::Unsupported`].
+    pub fn iter(&self) -> impl Iterator<Item = (Metric, Reading)> {
+        Metric::ALL
+            .iter()
+            .filter_map(|&metric| match self.get(metric) {
+                Reading::Unsupported => None,
+                reading => Some((metric, reading)),
+            })
+    }
+
+    /// Every metric whose reading failed, with the reason.
+    pub fn failures(&self) -> impl Iterator<Item = (Metric, &Arc<str>)> {
+        self.failed.iter().map(|(metric, reason)| (*metric, reason))
+    }
+}
+
+impl FromIterator<(Metric, Reading)> for Readings {
+    /// The last reading of a metric wins; values out of range become failures.
+    fn from_iter<I: IntoIterator<Item = (Metric, Reading)>>(readings: I) -> Self {
+        let mut table = [const { Reading::Unsupported }; Metric::ALL.len()];
+        for (metric, reading) in readings {
+            table[metric.index()] = match reading {
+                Reading::Ok(value) => Reading::checked(metric, value),
+                other => other,
+            };
+        }
+        let (mut known, mut values, mut failed) = (0, Vec::new(), Vec::new());
+        for (&metric, reading) in Metric::ALL.iter().zip(table) {
+            match reading {
+                Reading::Ok(value) => {
+                    known |= 1 << metric.index();
+                    values.push(value);
+                }
+                Reading::Failed(reason) => failed.push((metric, reason)),
+                Reading::Unsupported => {}
+            }
+        }
+        Self {
+            known,
+            values: values.into(),
+            failed: failed.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsupported_failed_and_zero_stay_three_different_things() {
+        let readings: Readings = [
+            (Metric::GpuUtilization, Reading::Ok(0.0)),
+            (Metric::RequestLatencyMs, Reading::Ok(7.5)),
+            (Metric::Temperature, Reading::Failed("GPU is lost".into())),
+            (Metric::PowerDraw, Reading::Ok(f64::NAN)),
+        ]
+        .into_iter()
+        .collect();
+        assert_eq!(readings.get(Metric::GpuUtilization), Reading::Ok(0.0));
+        assert_eq!(readings.get(Metric::RequestLatencyMs), Reading::Ok(7.5));
+        assert_eq!(
+            readings.get(Metric::Temperature),
+            Reading::Failed("GPU is lost".into())
+        );
+        assert_eq!(readings.get(Metric::SmActivity), Reading::Unsupported);
+        assert!(matches!(
+            readings.get(Metric::PowerDraw),
+            Reading::Failed(_)
+        ));
+        assert_eq!(readings.iter().count(), 4);
+    }
+}
