@@ -1,1 +1,34 @@
-//! x
+//! The node agent: what one node's GPUs and engines do, and which pods hold them, pushed to every
+//! gateway replica.
+//!
+//! The way of one sample; each module uses only those above it in the list below:
+//!
+//! ```text
+//!  device ──▶ owner ──▶ frame ──▶ watch channel ──▶ uplink ──▶ gateway replicas
+//!  (replay,   (shares)  (inventory (newest frame     (one stream
+//!   simulated)           + sample)  only, no queue)   per address)
+//!      └───────── collector ───────────┘
+//! ```
+
+// Blank lines keep rustfmt from sorting the list: its order is the rule.
+
+/// What the node's devices and engines say now, whatever the source.
+pub mod device;
+
+/// Who holds each device, and with which share.
+pub mod owner;
+
+/// Observation and owners → the frame that travels.
+pub mod frame;
+
+/// The one loop: tick → device → owner → frame → watch channel.
+pub mod collector;
+
+/// The newest frame to every gateway replica.
+pub mod uplink;
+
+/// Flags and environment; the crate's only reader of either.
+pub mod config;
+
+/// Builds all of it and owns the order of shutdown.
+pub mod app;

@@ -1,1 +1,43 @@
-//! x
+//! The central gateway: one view of every GPU, served to KEDA as an external scaler.
+//!
+//! A module may use only modules listed above it; `config` and `app` come last and know them all.
+//!
+//! ```text
+//!  agents ──▶ ingest ──▶ fleet ──┐
+//!                                ├──▶ answer ──▶ scaler ──▶ KEDA
+//!  file ─▶ directory ────────────┤   (trigger     explain ─▶ http ──▶ people
+//!  KEDA's metadata ─▶ trigger ───┘    decides)
+//! ```
+
+/// The decision: metadata → typed trigger; trigger + observations at `now` → verdict. Pure.
+pub mod trigger;
+
+/// What every node last said, read by pod.
+pub mod fleet;
+
+/// What only Kubernetes knows: scaled objects, replicas ordered, pods and their readiness.
+pub mod directory;
+
+/// The agents' stream, handed to the fleet.
+pub mod ingest;
+
+/// One question about one trigger → one answer; the only conductor.
+pub mod answer;
+
+/// KEDA's service.
+pub mod scaler;
+
+/// Why an answer is what it is.
+pub mod explain;
+
+/// Probes, metrics and the API for people.
+pub mod http;
+
+/// `gpu-gateway explain`: asks a gateway over HTTP.
+pub mod client;
+
+/// Flags and environment → each part's settings; the crate's only reader of either.
+pub mod config;
+
+/// Builds all of it, returns bound addresses, owns the order of shutdown.
+pub mod app;

@@ -4,16 +4,21 @@
 //! Guarantees: without the `process` feature nothing here is async, does I/O, reads a clock or
 //! knows a transport. Each module uses only those above it.
 
-/// Everything one node said at one tick.
-pub mod frame;
 /// Names of nodes, pods, devices, workloads and scaled objects.
 pub mod identity;
+
 /// The one table of metrics: name, unit, range, how a pod's devices combine.
 pub mod metric;
+
+/// Moments on this process's own monotonic clock.
+pub mod time;
+
+/// One value of one metric: known, unsupported or failed; never a silent zero.
+pub mod reading;
+
+/// Everything one node said at one tick.
+pub mod frame;
+
 /// Logging, signals, the clock and build information of the two binaries.
 #[cfg(feature = "process")]
 pub mod process;
-/// One value of one metric: known, unsupported or failed; never a silent zero.
-pub mod reading;
-/// Moments on this process's own monotonic clock.
-pub mod time;

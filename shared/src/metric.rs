@@ -197,6 +197,42 @@ impl Metric {
     }
 }
 
+/// A set of metrics, a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetricSet(u32);
+
+const _: () = assert!(Metric::ALL.len() <= 32, "a set has a bit per metric");
+
+impl MetricSet {
+    /// Adds `metric`.
+    pub fn insert(&mut self, metric: Metric) {
+        self.0 |= 1 << metric.index();
+    }
+
+    /// Adds all of `other`.
+    pub fn extend(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    /// Whether `metric` is in it.
+    pub fn contains(self, metric: Metric) -> bool {
+        self.0 & (1 << metric.index()) != 0
+    }
+
+    /// How many of its metrics come before `metric`.
+    pub fn rank(self, metric: Metric) -> usize {
+        (self.0 & ((1 << metric.index()) - 1)).count_ones() as usize
+    }
+
+    /// Its metrics, in order.
+    pub fn iter(self) -> impl Iterator<Item = Metric> {
+        Metric::ALL
+            .iter()
+            .copied()
+            .filter(move |metric| self.contains(*metric))
+    }
+}
+
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

@@ -1,5 +1,7 @@
 //! What both binaries do the same way: one clock, one log format, one way to be stopped.
 
+use std::time::SystemTime;
+
 use anyhow::Context as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +28,15 @@ impl Clock {
     /// The present moment.
     pub fn now(&self) -> Timestamp {
         Timestamp::START + self.0.elapsed()
+    }
+
+    /// The wall clock's time at `moment`, to show to people; nothing is decided by it.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one reading of the wall clock"
+    )]
+    pub fn wall(&self, moment: Timestamp) -> SystemTime {
+        SystemTime::now() - self.now().since(moment)
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::metric::Metric;
+use crate::metric::{Metric, MetricSet};
 
 /// One value of one metric.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,12 +53,10 @@ pub fn out_of_range(metric: Metric, value: f64) -> String {
 /// value that is known, nothing for what is unsupported.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Readings {
-    known: u32,
+    known: MetricSet,
     values: Box<[f64]>,
     failed: Box<[(Metric, Arc<str>)]>,
 }
-
-const _: () = assert!(Metric::ALL.len() <= 32, "`known` has a bit per metric");
 
 impl Readings {
     /// The reading of `metric`.
@@ -74,12 +72,14 @@ impl Readings {
 
     /// The value of `metric`, if it is known.
     pub fn value(&self, metric: Metric) -> Option<f64> {
-        let bit = 1_u32 << metric.index();
-        if self.known & bit == 0 {
-            return None;
-        }
-        let before = (self.known & (bit - 1)).count_ones() as usize;
-        Some(self.values[before])
+        self.known
+            .contains(metric)
+            .then(|| self.values[self.known.rank(metric)])
+    }
+
+    /// The metrics whose value is known.
+    pub fn known(&self) -> MetricSet {
+        self.known
     }
 
     /// Every reading that is not [`Reading::Unsupported`].
@@ -108,11 +108,11 @@ impl FromIterator<(Metric, Reading)> for Readings {
                 other => other,
             };
         }
-        let (mut known, mut values, mut failed) = (0, Vec::new(), Vec::new());
+        let (mut known, mut values, mut failed) = (MetricSet::default(), Vec::new(), Vec::new());
         for (&metric, reading) in Metric::ALL.iter().zip(table) {
             match reading {
                 Reading::Ok(value) => {
-                    known |= 1 << metric.index();
+                    known.insert(metric);
                     values.push(value);
                 }
                 Reading::Failed(reason) => failed.push((metric, reason)),

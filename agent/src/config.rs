@@ -1,0 +1,181 @@
+//! Flags and environment; the crate's only reader of either.
+//!
+//! Guarantees: past this file nothing is text that still has to be understood.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use shared::identity::NodeName;
+use shared::process::{LogFormat, VERSION};
+
+use crate::device::SourceSpec;
+use crate::device::replay::ReplayEnd;
+use crate::uplink::address::Gateway;
+
+/// Time between two samples where nothing else is said.
+pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(500);
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What `run` needs to know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunConfig {
+    /// Gateways, each `http://HOST:PORT`.
+    pub gateways: Vec<String>,
+    /// The node the agent speaks for.
+    pub node: NodeName,
+    /// Where readings come from.
+    pub source: SourceSpec,
+    /// Time between two samples.
+    pub interval: Duration,
+    /// The holders file.
+    pub holders: Option<PathBuf>,
+    /// What happens after the last line of a recording.
+    pub replay_end: ReplayEnd,
+}
+
+impl RunConfig {
+    /// An agent for `node` with every default.
+    pub fn new(gateway: impl Into<String>, node: NodeName, source: SourceSpec) -> Self {
+        Self {
+            gateways: vec![gateway.into()],
+            node,
+            source,
+            interval: DEFAULT_INTERVAL,
+            holders: None,
+            replay_end: ReplayEnd::default(),
+        }
+    }
+}
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gpu-agent",
+    version = VERSION,
+    about = "Samples the GPUs of one node and pushes who holds them, and how busy they are, to the gateways"
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// What to log, for example `info` or `warn,agent=debug`.
+    #[arg(
+        long,
+        env = "GPU_AGENT_LOG_FILTER",
+        default_value = "info",
+        global = true
+    )]
+    pub log_filter: String,
+    /// Form of the log on standard error.
+    #[arg(
+        long,
+        env = "GPU_AGENT_LOG_FORMAT",
+        default_value = "text",
+        global = true
+    )]
+    log_format: Format,
+}
+
+impl Cli {
+    /// Form of the log.
+    pub fn log_format(&self) -> LogFormat {
+        match self.log_format {
+            Format::Text => LogFormat::Text,
+            Format::Json => LogFormat::Json,
+        }
+    }
+}
+
+/// What the agent can be asked to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Push to the gateways until told to stop.
+    Run(RunArgs),
+}
+
+/// Flags of `run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Gateway as http://HOST:PORT; every address of HOST gets its own stream. Repeatable.
+    #[arg(
+        long = "gateway",
+        value_name = "URL",
+        env = "GPU_AGENT_GATEWAY",
+        required = true,
+        value_delimiter = ',',
+        value_parser = gateway
+    )]
+    gateways: Vec<String>,
+    /// Node to speak for [default: $NODE_NAME, then the host name].
+    #[arg(long, value_name = "NAME", env = "GPU_AGENT_NODE")]
+    node: Option<String>,
+    /// Stands for the environment variable that a pod's `fieldRef` usually fills.
+    #[arg(long, env = "NODE_NAME", hide = true)]
+    node_name: Option<String>,
+    /// Where readings come from: nvml, replay:FILE or sim:SPEC.
+    #[arg(long, env = "GPU_AGENT_SOURCE", default_value = "nvml")]
+    source: SourceSpec,
+    /// Time between two samples, 100ms to 60s.
+    #[arg(long, env = "GPU_AGENT_INTERVAL", default_value = "500ms", value_parser = interval)]
+    interval: Duration,
+    /// YAML or JSON file: device UUID → holders, instead of what the source says.
+    #[arg(long, value_name = "FILE", env = "GPU_AGENT_HOLDERS")]
+    holders: Option<PathBuf>,
+    /// What happens after the last line of a recording.
+    #[arg(long, env = "GPU_AGENT_REPLAY_END", default_value = "hold")]
+    replay_end: ReplayEnd,
+}
+
+impl RunArgs {
+    /// The resolved form of the flags.
+    ///
+    /// # Errors
+    /// When no name for the node is to be had.
+    pub fn resolve(self) -> anyhow::Result<RunConfig> {
+        let given = [self.node, self.node_name].into_iter().flatten();
+        let node = match given
+            .map(|name| name.trim().to_owned())
+            .find(|name| !name.is_empty())
+        {
+            Some(node) => node,
+            None => host_name()?,
+        };
+        Ok(RunConfig {
+            gateways: self.gateways,
+            node: node.into(),
+            source: self.source,
+            interval: self.interval,
+            holders: self.holders,
+            replay_end: self.replay_end,
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+fn gateway(text: &str) -> Result<String, crate::uplink::address::Error> {
+    text.parse().map(|gateway: Gateway| gateway.to_string())
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if (SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
+        Ok(interval)
+    } else {
+        Err("write a time from 100ms to 60s".into())
+    }
+}
+
+fn host_name() -> anyhow::Result<String> {
+    const KERNEL: &str = "/proc/sys/kernel/hostname";
+    let name = std::fs::read_to_string(KERNEL)
+        .with_context(|| format!("{KERNEL} cannot be read; name the node with --node"))?;
+    Ok(name.trim().to_owned())
+}

@@ -1,0 +1,216 @@
+//! Seeded load shapes on devices that do not exist.
+//!
+//! Guarantees: the same node, spec and tick time give the same readings; UUIDs are stable over
+//! restarts and differ between nodes; utilisation is the shape plus noise, kept within 0 to 100.
+
+use std::f64::consts::TAU;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::frame::HolderSource;
+use shared::identity::{DeviceUuid, NodeName, PodKey};
+use shared::metric::Metric;
+use shared::reading::{Reading, Readings};
+use shared::time::Timestamp;
+
+use super::{DeviceSource, Error, Observation, ObservedDevice, ObservedHolder};
+
+/// What is simulated, as written after `sim:`.
+pub mod spec;
+
+use spec::Model;
+pub use spec::{Shape, Spec};
+
+/// Devices that exist only here.
+pub struct Simulated {
+    devices: Vec<Virtual>,
+    curve: Curve,
+    noise: f64,
+    model: &'static Model,
+    start: Option<Timestamp>,
+}
+
+/// What of a device never changes.
+struct Virtual {
+    uuid: DeviceUuid,
+    seed: u64,
+    holders: Vec<ObservedHolder>,
+}
+
+/// A shape whose file, if it is one, was read.
+enum Curve {
+    Constant(f64),
+    Ramp {
+        from: f64,
+        to: f64,
+        over: Duration,
+    },
+    Sine {
+        low: f64,
+        high: f64,
+        period: Duration,
+    },
+    Steps(Vec<f64>),
+}
+
+impl Simulated {
+    /// The devices of `spec` on `node`.
+    ///
+    /// # Errors
+    /// When the file of a `file:` shape cannot be read or holds something else than numbers.
+    pub fn open(spec: &Spec, node: &NodeName) -> Result<Self, Error> {
+        let mut pods = spec.pods.iter();
+        let devices = (0..spec.gpus).map(|index| {
+            let seed = seed(node, spec.seed, index);
+            Virtual {
+                uuid: uuid(seed),
+                seed,
+                holders: pods.next().map(holder).into_iter().collect(),
+            }
+        });
+        Ok(Self {
+            devices: devices.collect(),
+            curve: Curve::open(&spec.shape)?,
+            noise: spec.noise,
+            model: spec.model,
+            start: None,
+        })
+    }
+
+    fn device(&self, index: u32, device: &Virtual, elapsed: Duration) -> ObservedDevice {
+        let load = (self.curve.at(elapsed) + self.noise_at(device, elapsed)).clamp(0.0, 100.0);
+        ObservedDevice {
+            uuid: device.uuid.clone(),
+            index,
+            name: Arc::from(self.model.name),
+            memory_total_mib: Some(self.model.memory_mib),
+            mig: None,
+            holders: device.holders.clone(),
+            reason: None,
+            age: Duration::ZERO,
+            readings: readings(self.model, load),
+        }
+    }
+
+    fn noise_at(&self, device: &Virtual, elapsed: Duration) -> f64 {
+        let tick = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        let mut random = fastrand::Rng::with_seed(mix(device.seed, &tick.to_le_bytes()));
+        (random.f64() * 2.0 - 1.0) * self.noise
+    }
+}
+
+impl DeviceSource for Simulated {
+    fn observe(&mut self, now: Timestamp) -> Observation {
+        let elapsed = now.since(*self.start.get_or_insert(now));
+        let devices = (0..).zip(&self.devices);
+        Observation {
+            devices: devices
+                .map(|(index, device)| self.device(index, device, elapsed))
+                .collect(),
+            ..Observation::default()
+        }
+    }
+
+    fn finished(&self) -> bool {
+        false
+    }
+}
+
+impl Curve {
+    fn open(shape: &Shape) -> Result<Self, Error> {
+        Ok(match shape {
+            Shape::Constant(level) => Self::Constant(*level),
+            Shape::Ramp { from, to, over } => Self::Ramp {
+                from: *from,
+                to: *to,
+                over: *over,
+            },
+            Shape::Sine { low, high, period } => Self::Sine {
+                low: *low,
+                high: *high,
+                period: *period,
+            },
+            Shape::File(path) => {
+                let text = std::fs::read_to_string(path).map_err(|error| Error::File {
+                    path: path.clone(),
+                    error,
+                })?;
+                let broken = |why| Error::Simulation(format!("{}: {why}", path.display()));
+                Self::Steps(spec::steps(&text).map_err(broken)?)
+            }
+        })
+    }
+
+    fn at(&self, elapsed: Duration) -> f64 {
+        match self {
+            Self::Constant(level) => *level,
+            Self::Ramp { from, to, over } => {
+                let part = (elapsed.as_secs_f64() / over.as_secs_f64()).min(1.0);
+                from + (to - from) * part
+            }
+            Self::Sine { low, high, period } => {
+                let turns = elapsed.as_secs_f64() / period.as_secs_f64();
+                let middle = f64::midpoint(*low, *high);
+                middle + (high - middle) * (TAU * turns).sin()
+            }
+            Self::Steps(steps) => {
+                let second = usize::try_from(elapsed.as_secs()).unwrap_or(usize::MAX);
+                steps[second.min(steps.len() - 1)]
+            }
+        }
+    }
+}
+
+fn holder(pod: &PodKey) -> ObservedHolder {
+    ObservedHolder {
+        pod: pod.clone(),
+        uid: None,
+        container: "main".into(),
+        share: None,
+        estimated: false,
+        source: HolderSource::Simulated,
+        own: Vec::new(),
+    }
+}
+
+/// Readings that go together: what a GPU of this model would show at `load` percent.
+fn readings(model: &Model, load: f64) -> Readings {
+    let part = load / 100.0;
+    let used = 0.05 + 0.75 * part;
+    let clock = if load > 0.0 {
+        model.boost_mhz
+    } else {
+        model.idle_mhz
+    };
+    [
+        (Metric::GpuUtilization, load),
+        (Metric::MemoryUtilization, 0.6 * load),
+        (Metric::MemoryUsedPercent, used * 100.0),
+        (Metric::MemoryUsedMib, used * model.memory_mib),
+        (Metric::Temperature, 32.0 + 40.0 * part),
+        (Metric::PowerDraw, model.watts * (0.12 + 0.83 * part)),
+        (Metric::SmClockMhz, clock),
+        (Metric::ThrottledPercent, 0.0),
+    ]
+    .into_iter()
+    .map(|(metric, value)| (metric, Reading::Ok(value)))
+    .collect()
+}
+
+/// FNV-1a: the same on every machine and in every release, unlike the standard hasher.
+fn mix(seed: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(seed, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+fn seed(node: &NodeName, seed: u64, index: u32) -> u64 {
+    let hash = mix(0xcbf2_9ce4_8422_2325, node.as_str().as_bytes());
+    mix(mix(hash, &seed.to_le_bytes()), &index.to_le_bytes())
+}
+
+fn uuid(seed: u64) -> DeviceUuid {
+    let hex = format!("{:032x}", fastrand::Rng::with_seed(seed).u128(..));
+    let (a, b, c) = (&hex[..8], &hex[8..12], &hex[12..16]);
+    format!("GPU-{a}-{b}-{c}-{}-{}", &hex[16..20], &hex[20..]).into()
+}

@@ -1,0 +1,117 @@
+//! Flags, and the sentences of an agent that cannot start.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use agent::config::{Cli, Command as Asked, RunConfig};
+use agent::device::SourceSpec;
+use clap::Parser as _;
+
+fn run(args: &[&str]) -> Output {
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_gpu-agent"));
+    agent.env_clear().args(args).output().unwrap()
+}
+
+fn parsed(args: &[&str]) -> Result<RunConfig, String> {
+    let args = ["gpu-agent", "run"].iter().chain(args);
+    let cli = Cli::try_parse_from(args).map_err(|error| error.to_string())?;
+    let Asked::Run(args) = cli.command;
+    args.resolve().map_err(|error| error.to_string())
+}
+
+#[test]
+fn flags_become_a_config_with_the_defaults_of_the_design() {
+    let config = parsed(&["--gateway", "http://gw:6001", "--node", "n"]).unwrap();
+    assert_eq!(
+        config,
+        RunConfig::new("http://gw:6001", "n".into(), SourceSpec::Nvml)
+    );
+    assert_eq!(config.interval, Duration::from_millis(500));
+    let config = parsed(&[
+        "--gateway",
+        "http://a:1,http://b:2",
+        "--gateway",
+        "http://[::1]:3",
+    ])
+    .unwrap();
+    assert_eq!(
+        config.gateways,
+        ["http://a:1", "http://b:2", "http://[::1]:3"]
+    );
+    assert!(!config.node.as_str().is_empty(), "the host name");
+}
+
+#[test]
+fn bad_flags_are_refused_with_what_would_be_right() {
+    for (flag, value, expected) in [
+        ("--interval", "50ms", "write a time from 100ms to 60s"),
+        ("--interval", "61s", "write a time from 100ms to 60s"),
+        (
+            "--gateway",
+            "https://gw:6001",
+            "TLS is not in this build; write http://HOST:PORT",
+        ),
+        ("--gateway", "http://gw", "it has no port"),
+        ("--gateway", "http://gw:1/x", "it has a path"),
+        ("--gateway", "gw:6001", "it does not begin with http://"),
+        ("--source", "sim:gpu=1", "did you mean \"gpus\"?"),
+        (
+            "--replay-end",
+            "stop",
+            "[possible values: hold, loop, exit]",
+        ),
+    ] {
+        let error = parsed(&["--gateway", "http://gw:6001", flag, value]).unwrap_err();
+        assert!(error.contains(expected), "{flag} {value}\n  said {error}");
+    }
+}
+
+#[test]
+fn usage_is_exit_code_2_and_what_is_wrong_at_the_start_is_1() {
+    let gateway = ["run", "--gateway", "http://127.0.0.1:1"];
+    let with = |args: &[&str]| run(&[&gateway, args].concat());
+    for (output, code, expected) in [
+        (run(&["run"]), 2, "--gateway <URL>"),
+        (with(&["--colour"]), 2, "unexpected argument"),
+        (
+            with(&[]),
+            1,
+            "gpu-agent: source nvml is not in this build; use replay:FILE",
+        ),
+        (
+            with(&["--source", "replay:/none"]),
+            1,
+            "gpu-agent: source /none: No such file",
+        ),
+        (
+            with(&["--source", "sim", "--holders", "/none"]),
+            1,
+            "gpu-agent: holders file /none: No such file",
+        ),
+    ] {
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn the_environment_stands_in_for_flags() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gpu-agent"))
+        .arg("run")
+        .env_clear()
+        .env("GPU_AGENT_GATEWAY", "http://127.0.0.1:1")
+        .env("GPU_AGENT_SOURCE", "replay:/none")
+        .env("NODE_NAME", "n")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("source /none"), "{said}");
+}
+
+#[test]
+fn version_prints_the_version_of_the_build() {
+    let output = run(&["--version"]);
+    let expected = format!("gpu-agent {}\n", shared::process::VERSION);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
+}

@@ -1,0 +1,121 @@
+//! Frames, and the loop that makes them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::collector::{Collector, Newest};
+use agent::device::{DeviceSource, Observation};
+use agent::frame::assemble;
+use agent::owner::file::HoldersFile;
+use agent::owner::{Declared, resolve};
+use shared::frame::{Frame, Inventory};
+use shared::process::Clock;
+use shared::time::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::owner::{device, holder};
+use crate::support::at;
+
+fn observation(pod: &str, age: u64) -> Observation {
+    let mut device = device("GPU-a", vec![holder(pod, None)]);
+    device.age = Duration::from_millis(age);
+    Observation {
+        devices: vec![device],
+        ..Observation::default()
+    }
+}
+
+fn frame(observation: Observation, previous: Option<&Arc<Inventory>>) -> Frame {
+    let owners = resolve(&observation, &Declared::new());
+    assemble(observation, owners, previous)
+}
+
+#[test]
+fn the_inventory_is_the_same_arc_until_something_in_it_changes() {
+    let first = frame(observation("p", 0), None);
+    let same = frame(observation("p", 70), Some(&first.inventory));
+    assert!(Arc::ptr_eq(&first.inventory, &same.inventory));
+    let age = same.sample.devices[0].as_ref().unwrap().age;
+    assert_eq!(age, Duration::from_millis(70));
+    let moved = frame(observation("q", 0), Some(&same.inventory));
+    assert!(!Arc::ptr_eq(&same.inventory, &moved.inventory));
+}
+
+#[test]
+fn a_reason_why_there_is_nothing_travels_in_the_inventory() {
+    let nothing = Observation {
+        reason: Some("no valid line yet".into()),
+        ..Observation::default()
+    };
+    let frame = frame(nothing, None);
+    assert_eq!(frame.inventory.reason.as_deref(), Some("no valid line yet"));
+}
+
+/// Counts its observations and has finished after `last`.
+struct Counting {
+    observed: u64,
+    last: u64,
+}
+
+impl DeviceSource for Counting {
+    fn observe(&mut self, _: Timestamp) -> Observation {
+        self.observed += 1;
+        observation("p", self.observed)
+    }
+
+    fn finished(&self) -> bool {
+        self.observed == self.last
+    }
+}
+
+fn collector(last: u64) -> Collector {
+    Collector {
+        source: Box::new(Counting { observed: 0, last }),
+        holders: None,
+        interval: Duration::from_millis(500),
+    }
+}
+
+fn age(newest: &watch::Receiver<Newest>) -> Duration {
+    let newest = newest.borrow();
+    let taken = newest.as_ref().unwrap();
+    taken.frame.sample.devices[0].as_ref().unwrap().age
+}
+
+#[test]
+fn a_holders_file_wins_over_what_the_source_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("holders.yaml");
+    std::fs::write(&path, "GPU-a: [{namespace: ai, pod: declared}]").unwrap();
+    let mut collector = collector(u64::MAX);
+    collector.holders = Some(HoldersFile::open(&path).unwrap());
+    let taken = collector.take(at(0), None);
+    let holders = &taken.frame.inventory.devices[0].holders;
+    assert_eq!(holders[0].pod.to_string(), "ai/declared");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_interval_brings_a_frame_and_only_the_newest_is_kept() {
+    let (send, newest) = watch::channel(None);
+    let shutdown = CancellationToken::new();
+    let running = tokio::spawn(collector(u64::MAX).run(Clock::start(), send, shutdown.clone()));
+    tokio::time::sleep(Duration::from_millis(1_600)).await;
+    // At 0, 500, 1000 and 1500 ms.
+    assert_eq!(age(&newest), Duration::from_millis(4));
+    assert_eq!(newest.borrow().as_ref().unwrap().at, at(1_500));
+    shutdown.cancel();
+    running.await.unwrap();
+    assert!(newest.has_changed().is_err(), "the channel is closed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_loop_ends_with_its_source_after_the_last_frame() {
+    let (send, newest) = watch::channel(None);
+    let clock = Clock::start();
+    collector(3)
+        .run(clock, send, CancellationToken::new())
+        .await;
+    assert_eq!(age(&newest), Duration::from_millis(3));
+    assert_eq!(clock.now(), at(1_000));
+}

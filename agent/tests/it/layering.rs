@@ -1,0 +1,87 @@
+//! A module uses only modules above it in `lib.rs`; what is pure stays pure.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Know all the others.
+const LAST: [&str; 2] = ["config", "app"];
+const PURE: [&str; 4] = [
+    "owner.rs",
+    "frame.rs",
+    "uplink/backoff.rs",
+    "device/replay/line.rs",
+];
+const IMPURE: [&str; 5] = ["tokio", "tonic", "Clock", "Instant", "SystemTime"];
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+/// The modules that `text` names as `crate::…`.
+fn named(text: &str) -> Vec<&str> {
+    text.split("crate::")
+        .skip(1)
+        .map(|rest| {
+            assert!(!rest.starts_with('{'), "write one `use crate::` per module");
+            let end = rest.find(|c: char| !c.is_ascii_lowercase() && c != '_');
+            &rest[..end.unwrap_or(rest.len())]
+        })
+        .collect()
+}
+
+#[test]
+fn no_module_uses_one_that_is_listed_below_it() {
+    let lib = fs::read_to_string(source().join("lib.rs")).unwrap();
+    let order: Vec<_> = lib
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'))
+        .collect();
+    assert!(order.ends_with(&LAST), "{order:?}");
+    let place = |module: &str| order.iter().position(|known| *known == module);
+    let mut all = Vec::new();
+    files(&source(), &mut all);
+    let mut checked = 0;
+    for file in all {
+        let inside = file.strip_prefix(source()).unwrap();
+        let first = inside.iter().next().unwrap().to_str().unwrap();
+        let module = first.trim_end_matches(".rs");
+        let Some(own) = place(module) else {
+            assert!(
+                ["lib", "main"].contains(&module),
+                "{module} is not in lib.rs"
+            );
+            continue;
+        };
+        let text = fs::read_to_string(&file).unwrap();
+        for used in named(&text) {
+            let used_place = place(used).unwrap_or_else(|| panic!("{file:?} uses crate::{used}"));
+            assert!(
+                used_place <= own,
+                "{file:?} uses crate::{used}, which is below it"
+            );
+            checked += 1;
+        }
+    }
+    assert!(checked > 10, "only {checked} uses were seen");
+}
+
+#[test]
+fn pure_modules_name_no_runtime_transport_or_clock() {
+    for file in PURE {
+        let text = fs::read_to_string(source().join(file)).unwrap();
+        for word in IMPURE {
+            assert!(!text.contains(word), "{file} mentions {word}");
+        }
+    }
+}

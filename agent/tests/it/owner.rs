@@ -1,0 +1,212 @@
+//! Who holds what, and with which share.
+
+use std::time::Duration;
+
+use agent::device::{Observation, ObservedDevice, ObservedHolder};
+use agent::owner::file::{HoldersFile, parse};
+use agent::owner::{Declared, Owners, resolve};
+use proptest::prelude::*;
+use shared::frame::{HeldReading, HolderSource};
+use shared::identity::PodKey;
+use shared::metric::Metric;
+use shared::reading::Readings;
+
+use crate::support::{at, logged};
+
+pub(crate) fn holder(pod: &str, share: Option<f64>) -> ObservedHolder {
+    ObservedHolder {
+        pod: PodKey::new("ai", pod),
+        uid: None,
+        container: "main".into(),
+        share,
+        estimated: false,
+        source: HolderSource::Replay,
+        own: Vec::new(),
+    }
+}
+
+pub(crate) fn device(uuid: &str, holders: Vec<ObservedHolder>) -> ObservedDevice {
+    ObservedDevice {
+        uuid: uuid.into(),
+        index: 0,
+        name: "test".into(),
+        memory_total_mib: Some(1_000.0),
+        mig: None,
+        holders,
+        reason: None,
+        age: Duration::ZERO,
+        readings: Readings::default(),
+    }
+}
+
+fn owners(holders: Vec<ObservedHolder>) -> Owners {
+    let observation = Observation {
+        devices: vec![device("GPU-a", holders)],
+        ..Observation::default()
+    };
+    resolve(&observation, &Declared::new()).remove(0)
+}
+
+fn shares(shares: &[Option<f64>]) -> Vec<(f64, bool)> {
+    let pods = shares.iter().enumerate();
+    let holders = pods.map(|(pod, share)| holder(&pod.to_string(), *share));
+    let holders = owners(holders.collect()).holders;
+    holders
+        .iter()
+        .map(|holder| (holder.share.unwrap(), holder.estimated))
+        .collect()
+}
+
+#[test]
+fn shares_are_kept_split_or_whole() {
+    for (given, expected) in [
+        (vec![], vec![]),
+        (vec![None], vec![(1.0, false)]),
+        (vec![Some(0.3)], vec![(0.3, false)]),
+        (vec![None, None], vec![(0.5, true), (0.5, true)]),
+        (
+            vec![Some(0.5), None, None],
+            vec![(0.5, false), (0.25, true), (0.25, true)],
+        ),
+        (vec![Some(0.25), None], vec![(0.25, false), (0.75, true)]),
+        (vec![Some(1.0), None], vec![(1.0, false), (0.0, true)]),
+    ] {
+        assert_eq!(shares(&given), expected, "{given:?}");
+    }
+}
+
+#[test]
+fn a_share_that_was_recorded_as_a_guess_stays_one() {
+    let mut guessed = holder("p", Some(0.5));
+    guessed.estimated = true;
+    assert!(owners(vec![guessed]).holders[0].estimated);
+}
+
+#[test]
+fn a_holders_own_values_are_held_readings_with_the_percent_of_its_memory() {
+    let mut own = holder("q", None);
+    own.own = vec![
+        (Metric::GpuUtilization, 30.0),
+        (Metric::MemoryUsedMib, 250.0),
+    ];
+    let held = owners(vec![holder("p", None), own]).held;
+    let reading = |metric, value| HeldReading {
+        holder: 1,
+        metric,
+        value,
+    };
+    let expected = [
+        reading(Metric::GpuUtilization, 30.0),
+        reading(Metric::MemoryUsedMib, 250.0),
+        reading(Metric::MemoryUsedPercent, 25.0),
+    ];
+    assert_eq!(held, expected);
+}
+
+proptest! {
+    #[test]
+    fn shares_never_add_up_to_more_than_the_device(
+        given in prop::collection::vec(prop::option::of(0.0..=1.0_f64), 1..12),
+    ) {
+        let sum: f64 = given.iter().flatten().sum();
+        // What is given adds up to 1 at most: the sources see to that.
+        let given: Vec<_> = given.iter().map(|share| share.map(|share| share / sum.max(1.0))).collect();
+        let resolved = shares(&given);
+        let total: f64 = resolved.iter().map(|(share, _)| share).sum();
+        prop_assert!(total <= 1.0 + 1e-9, "{total}");
+        prop_assert!(resolved.iter().all(|(share, _)| (0.0..=1.0).contains(share)));
+        if given.contains(&None) {
+            prop_assert!((total - 1.0).abs() < 1e-9, "nothing is left over: {total}");
+        }
+    }
+}
+
+#[test]
+fn a_holders_file_is_yaml_or_json_and_decides_for_the_devices_it_names() {
+    for text in [
+        "GPU-a:\n  - {namespace: ai, pod: new, container: c, share: 0.5}\n",
+        r#"{"GPU-a": [{"namespace": "ai", "pod": "new", "container": "c", "share": 0.5}]}"#,
+    ] {
+        let declared = parse(text).unwrap();
+        let observation = Observation {
+            devices: ["GPU-a", "GPU-b"]
+                .map(|uuid| device(uuid, vec![holder("old", None)]))
+                .into(),
+            ..Observation::default()
+        };
+        let owners = resolve(&observation, &declared);
+        assert_eq!(owners[0].holders[0].pod, PodKey::new("ai", "new"));
+        assert_eq!(owners[0].holders[0].share, Some(0.5));
+        assert_eq!(owners[0].holders[0].source, HolderSource::File);
+        assert_eq!(owners[1].holders[0].pod, PodKey::new("ai", "old"));
+    }
+    assert!(parse("").unwrap().is_empty());
+    assert!(parse("GPU-a: []").unwrap()["GPU-a"].is_empty());
+}
+
+#[test]
+fn a_broken_holders_file_is_refused_with_what_is_wrong() {
+    for (text, expected) in [
+        (
+            "- a",
+            "it is not a map; write UUID: [{namespace: …, pod: …}]",
+        ),
+        (
+            "GPU-a: {namespace: ai, pod: p}",
+            "device GPU-a has no list of holders",
+        ),
+        (
+            "GPU-a: [{namespace: ai}]",
+            "device GPU-a: holder 0 has no pod",
+        ),
+        (
+            "GPU-a: [{namespace: ai, pod: p, shar: 1}]",
+            r#"device GPU-a: unknown key "shar" of a holder; did you mean "share"?"#,
+        ),
+        (
+            "GPU-a: [{namespace: ai, pod: p, share: 1}, {namespace: ai, pod: q, share: 1}]",
+            "the shares of its pods add up to 2",
+        ),
+        ("GPU-a: [", "write UUID:"),
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(
+            error.contains(expected),
+            "{text}\n  said {error}\n  not  {expected}"
+        );
+    }
+}
+
+#[test]
+fn a_holders_file_is_read_again_and_a_broken_one_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("holders.yaml");
+    assert!(HoldersFile::open(&path).is_err());
+    let pod = |file: &mut HoldersFile, now| file.declared(at(now))["GPU-a"][0].pod.clone();
+
+    std::fs::write(&path, "GPU-a: [{namespace: ai, pod: one}]").unwrap();
+    let mut file = HoldersFile::open(&path).unwrap();
+    assert_eq!(pod(&mut file, 0).name.as_ref(), "one");
+
+    std::fs::write(&path, "GPU-a: [{namespace: ai, pod: second}]").unwrap();
+    assert_eq!(
+        pod(&mut file, 999).name.as_ref(),
+        "one",
+        "looked at once a second"
+    );
+    assert_eq!(pod(&mut file, 1_000).name.as_ref(), "second");
+
+    std::fs::write(&path, "nonsense").unwrap();
+    let (_, log) = logged(|| {
+        assert_eq!(pod(&mut file, 2_000).name.as_ref(), "second");
+        assert_eq!(pod(&mut file, 3_000).name.as_ref(), "second");
+    });
+    assert_eq!(log.lines().count(), 1, "{log}");
+    assert!(
+        log.contains("holders file is broken, keeping what it said before"),
+        "{log}"
+    );
+
+    std::fs::write(&path, "GPU-a: [{namespace: ai, pod: fourth}]").unwrap();
+    assert_eq!(pod(&mut file, 4_000).name.as_ref(), "fourth");
+}

@@ -1,0 +1,423 @@
+//! One question about one trigger → one answer: the directory for pods, the fleet for readings,
+//! the trigger to decide.
+//!
+//! Guarantees: every one of KEDA's calls and every explanation comes through
+//! [`Answers::assess`], so they cannot disagree; answering reads memory only and never waits.
+
+/// The workload of a trigger as it is now, gathered from directory and fleet.
+pub mod observe;
+/// The workload's past, gathered only when a window or the activity needs it.
+pub mod past;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use shared::identity::{NodeName, PodKey, ScaledObjectKey};
+use shared::process::Clock;
+use shared::time::Timestamp;
+
+use crate::directory::{Directory, ScaledKind, ScaledObject, Snapshot};
+use crate::fleet::Fleet;
+use crate::trigger::observed::{DemandReading, Observed, TargetType};
+use crate::trigger::profile::Profiles;
+use crate::trigger::spec::{self, MetricSpec, Trigger};
+use crate::trigger::verdict::{Outcome, Verdict};
+use crate::trigger::{self, value};
+use past::WorkloadPast;
+
+/// A replica answers for workloads it does not fully cover after this long.
+const WARM_AFTER: Duration = Duration::from_secs(15);
+/// Metadata asked about is remembered for this long, to explain it.
+const REMEMBER: Duration = Duration::from_secs(600);
+/// Distinct metadata remembered per ScaledObject.
+const MAX_ASKED: usize = 16;
+
+/// Answers questions about triggers.
+pub struct Answers {
+    directory: Arc<Directory>,
+    fleet: Arc<Fleet>,
+    profiles: Arc<Profiles>,
+    clock: Clock,
+    warm: AtomicBool,
+    asked: DashMap<ScaledObjectKey, Vec<Asked>>,
+    /// The longest look back that was asked for, in milliseconds.
+    look_back: AtomicU64,
+}
+
+/// A trigger that was asked about.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Its metadata, as it came.
+    pub metadata: HashMap<String, String>,
+    /// When it was last asked about.
+    pub last: Timestamp,
+    /// Since when it has been seen active without a break; `None` while it is not.
+    pub active_since: Option<Timestamp>,
+}
+
+/// What a call is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Question<'a> {
+    /// Namespace of the ScaledObject.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Metadata of one of its triggers.
+    pub metadata: &'a HashMap<String, String>,
+}
+
+/// Why there is no answer. The kinds are those of the state table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The metadata is wrong.
+    InvalidArgument(String),
+    /// There is no such ScaledObject, or no such target.
+    NotFound(String),
+    /// Not known now.
+    Unavailable(String),
+    /// Can never be known with this hardware or setting.
+    FailedPrecondition(String),
+}
+
+/// Everything that was seen and decided about one trigger.
+pub struct Assessment {
+    /// The ScaledObject.
+    pub object: Arc<ScaledObject>,
+    /// The trigger.
+    pub trigger: Trigger,
+    /// What was seen.
+    pub observed: Observed,
+    /// What was decided.
+    pub verdict: Verdict,
+    /// The moment.
+    pub now: Timestamp,
+}
+
+impl Refusal {
+    /// The gRPC code's name.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::InvalidArgument(_) => "INVALID_ARGUMENT",
+            Self::NotFound(_) => "NOT_FOUND",
+            Self::Unavailable(_) => "UNAVAILABLE",
+            Self::FailedPrecondition(_) => "FAILED_PRECONDITION",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InvalidArgument(why)
+            | Self::NotFound(why)
+            | Self::Unavailable(why)
+            | Self::FailedPrecondition(why) => f.write_str(why),
+        }
+    }
+}
+
+impl Assessment {
+    /// The value for the HPA.
+    ///
+    /// # Errors
+    /// When there is none; the reason names the trigger.
+    pub fn value(&self) -> Result<f64, Refusal> {
+        let why = || {
+            format!(
+                "{} {}: {}",
+                self.object.key, self.trigger.name, self.verdict.reason
+            )
+        };
+        match self.verdict.outcome {
+            Outcome::Value(value) => Ok(value),
+            Outcome::Unavailable => Err(Refusal::Unavailable(why())),
+            Outcome::FailedPrecondition => Err(Refusal::FailedPrecondition(why())),
+        }
+    }
+}
+
+impl Answers {
+    /// Answers from `directory` and `fleet`.
+    pub fn new(
+        directory: Arc<Directory>,
+        fleet: Arc<Fleet>,
+        profiles: Arc<Profiles>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            directory,
+            fleet,
+            profiles,
+            clock,
+            warm: AtomicBool::new(false),
+            asked: DashMap::new(),
+            look_back: AtomicU64::new(0),
+        }
+    }
+
+    /// Name and target of a trigger: from its metadata alone, with or without any data.
+    ///
+    /// # Errors
+    /// When name or target cannot be derived.
+    pub fn metric_spec(&self, metadata: &HashMap<String, String>) -> Result<MetricSpec, Refusal> {
+        spec::metric_spec(metadata, &self.profiles)
+            .map_err(|error| Refusal::InvalidArgument(error.to_string()))
+    }
+
+    /// The trigger that `metadata` describes.
+    ///
+    /// # Errors
+    /// When it describes none.
+    pub fn trigger(&self, metadata: &HashMap<String, String>) -> Result<Trigger, Refusal> {
+        spec::parse(metadata, &self.profiles)
+            .map_err(|error| Refusal::InvalidArgument(error.to_string()))
+    }
+
+    /// The value for the HPA.
+    ///
+    /// # Errors
+    /// As the state table says.
+    pub fn value(&self, question: Question<'_>) -> Result<f64, Refusal> {
+        let assessment = self.assess(question, self.clock.now())?;
+        self.remember(question, &assessment, None);
+        assessment.value()
+    }
+
+    /// Whether the workload is active.
+    ///
+    /// # Errors
+    /// The same as [`Answers::value`] at the same moment.
+    pub fn is_active(&self, question: Question<'_>) -> Result<bool, Refusal> {
+        let assessment = self.assess(question, self.clock.now())?;
+        let value = assessment.value();
+        let active = value.is_ok() && self.activity(&assessment);
+        self.remember(question, &assessment, Some(active));
+        value.map(|_| active)
+    }
+
+    /// Whether an assessment that has a value is one of an active workload.
+    pub fn activity(&self, assessment: &Assessment) -> bool {
+        let Assessment {
+            object,
+            trigger,
+            observed,
+            verdict,
+            now,
+        } = assessment;
+        let past = WorkloadPast::new(&self.fleet, object, trigger);
+        trigger::is_active(trigger, observed, verdict, &past, *now)
+    }
+
+    /// Sees and decides.
+    ///
+    /// # Errors
+    /// When the question cannot be decided about at all: broken metadata, nothing by that name, or
+    /// no directory yet.
+    pub fn assess(&self, question: Question<'_>, now: Timestamp) -> Result<Assessment, Refusal> {
+        let trigger = self.trigger(question.metadata)?;
+        let snapshot = self.snapshot()?;
+        let Question {
+            namespace,
+            name,
+            metadata,
+        } = question;
+        let Some(object) = snapshot.object(namespace, name) else {
+            return Err(Refusal::NotFound(format!(
+                "there is no ScaledObject or ScaledJob {namespace}/{name} with a trigger of this scaler"
+            )));
+        };
+        let target_type = object
+            .trigger_of(metadata)
+            .map_or(object.target_type, |trigger| trigger.target_type);
+        self.decide(object, trigger, target_type, now)
+    }
+
+    fn decide(
+        &self,
+        object: &Arc<ScaledObject>,
+        trigger: Trigger,
+        target_type: TargetType,
+        now: Timestamp,
+    ) -> Result<Assessment, Refusal> {
+        if object.kind == ScaledKind::Job {
+            let observed = Observed {
+                demand: demand_reading(&trigger),
+                ..Observed::default()
+            };
+            let verdict = value::assess_job(&observed);
+            return Ok(Assessment {
+                object: object.clone(),
+                trigger,
+                observed,
+                verdict,
+                now,
+            });
+        }
+        let Some(workload) = &object.workload else {
+            return Err(Refusal::NotFound(format!(
+                "{} is the target of {}, but there is no such workload",
+                object.target, object.key
+            )));
+        };
+        if !trigger.engine_labels.is_empty() {
+            return Err(Refusal::FailedPrecondition(format!(
+                "{} {}: engineLabels: the readings of this workload's engines carry no labels",
+                object.key, trigger.name
+            )));
+        }
+        let mut observed = observe::observe(&self.fleet, &trigger, workload, now);
+        observed.target_type = target_type;
+        observed.warm = self.warm.load(Ordering::Relaxed);
+        observed.demand = demand_reading(&trigger);
+        let past = WorkloadPast::new(&self.fleet, object, &trigger);
+        let verdict = trigger::assess(&trigger, &observed, &past, now);
+        Ok(Assessment {
+            object: object.clone(),
+            trigger,
+            observed,
+            verdict,
+            now,
+        })
+    }
+
+    fn snapshot(&self) -> Result<Arc<Snapshot>, Refusal> {
+        let loading = || Refusal::Unavailable("the directory is not loaded yet".into());
+        self.directory.snapshot().ok_or_else(loading)
+    }
+
+    fn remember(&self, question: Question<'_>, assessment: &Assessment, active: Option<bool>) {
+        let (trigger, now) = (&assessment.trigger, assessment.now);
+        let look_back = trigger.window.max(trigger.activation_window) + trigger.stale_after;
+        let millis = u64::try_from(look_back.as_millis()).unwrap_or(u64::MAX);
+        self.look_back.fetch_max(millis, Ordering::Relaxed);
+        let mut asked = self.asked.entry(assessment.object.key.clone()).or_default();
+        let known = asked
+            .iter()
+            .position(|asked| asked.metadata == *question.metadata);
+        let at = known.unwrap_or_else(|| {
+            if asked.len() == MAX_ASKED {
+                asked.remove(0);
+            }
+            let metadata = question.metadata.clone();
+            asked.push(Asked {
+                metadata,
+                last: now,
+                active_since: None,
+            });
+            asked.len() - 1
+        });
+        let entry = &mut asked[at];
+        entry.last = now;
+        if let Some(active) = active {
+            entry.active_since = active.then(|| entry.active_since.unwrap_or(now));
+        }
+    }
+
+    /// The triggers asked about in the last ten minutes.
+    pub fn asked(&self, object: &ScaledObjectKey) -> Vec<Asked> {
+        let now = self.clock.now();
+        let asked = self
+            .asked
+            .get(object)
+            .map_or_else(Vec::new, |asked| asked.clone());
+        asked
+            .into_iter()
+            .filter(|asked| now.since(asked.last) < REMEMBER)
+            .collect()
+    }
+
+    /// The nodes whose word could change the answer.
+    pub fn nodes_of(&self, question: Question<'_>) -> Vec<NodeName> {
+        let workload = self.directory.snapshot().and_then(|snapshot| {
+            snapshot
+                .object(question.namespace, question.name)?
+                .workload
+                .clone()
+        });
+        let mut nodes: Vec<_> = workload
+            .iter()
+            .flat_map(|workload| &workload.pods)
+            .flat_map(|pod| observe::nodes_of(&self.fleet, pod))
+            .collect();
+        nodes.sort();
+        nodes.dedup();
+        nodes
+    }
+
+    /// Whether the ScaledObject's target is known to have no replicas, ordered or left.
+    pub fn is_at_zero(&self, question: Question<'_>) -> bool {
+        self.directory
+            .snapshot()
+            .and_then(|snapshot| {
+                snapshot
+                    .object(question.namespace, question.name)?
+                    .workload
+                    .clone()
+            })
+            .is_some_and(|workload| workload.replicas == 0 && workload.status_replicas == 0)
+    }
+
+    /// How long the past of `pod` is needed.
+    pub fn look_back(&self, pod: &PodKey) -> Option<Duration> {
+        let declared = self.directory.snapshot()?.look_back(pod)?;
+        Some(declared.max(Duration::from_millis(
+            self.look_back.load(Ordering::Relaxed),
+        )))
+    }
+
+    /// Whether this replica answers for everything it is asked about.
+    pub fn is_warm(&self) -> bool {
+        self.warm.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether this replica has heard enough to be ready, and keeps it so from then on.
+    pub fn warm_up(&self) -> bool {
+        let now = self.clock.now();
+        let warm = match self.directory.snapshot() {
+            None => false,
+            Some(_) if now.since(Timestamp::START) >= WARM_AFTER => true,
+            Some(snapshot) => self.is_covered(&snapshot, now),
+        };
+        if warm {
+            self.warm.store(true, Ordering::Relaxed);
+        }
+        warm
+    }
+
+    fn is_covered(&self, snapshot: &Snapshot, now: Timestamp) -> bool {
+        let workloads = snapshot
+            .objects()
+            .into_iter()
+            .filter_map(|object| object.workload.as_ref());
+        workloads
+            .flat_map(|workload| &workload.pods)
+            .filter(|pod| pod.ready && pod.exists())
+            .all(|pod| observe::is_heard(&self.fleet, pod, now))
+    }
+
+    /// The directory it answers from.
+    pub fn directory(&self) -> &Arc<Directory> {
+        &self.directory
+    }
+
+    /// The fleet it answers from.
+    pub fn fleet(&self) -> &Arc<Fleet> {
+        &self.fleet
+    }
+
+    /// The clock it goes by.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+}
+
+fn demand_reading(trigger: &Trigger) -> DemandReading {
+    match &trigger.demand {
+        None => DemandReading::None,
+        Some(_) => DemandReading::Unknown("this version does not read demand sources yet".into()),
+    }
+}

@@ -1,0 +1,247 @@
+//! Builds all of it, returns bound addresses, owns the order of shutdown.
+//!
+//! Guarantees: nothing is served before every port is bound and the directory is read. Shutdown
+//! turns readiness off and ends streams with OK, waits for calls in flight, and is over after
+//! [`DRAIN`] at the latest.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use proto::keda::external_scaler_server::ExternalScalerServer;
+use proto::uplink::uplink_server::UplinkServer;
+use shared::process::Clock;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::transport::server::TcpIncoming;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+use tracing::{info, warn};
+
+use crate::answer::Answers;
+use crate::config::{AgentAuth, DirectorySource, ServeConfig};
+use crate::directory::Directory;
+use crate::directory::file::FileDirectory;
+use crate::fleet::Fleet;
+use crate::http::Pages;
+use crate::http::metrics::Metrics;
+use crate::ingest::{self, Ingest};
+use crate::scaler::{self, Scaler};
+use crate::trigger::profile::Profiles;
+
+/// How long shutdown may take.
+const DRAIN: Duration = Duration::from_secs(10);
+/// KEDA's calls are answered from memory; one that is not by then is an error.
+const CALL_WITHIN: Duration = Duration::from_secs(1);
+/// A peer that does not answer a ping within a few seconds is gone.
+const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_WITHIN: Duration = Duration::from_secs(5);
+/// Bytes of one request of KEDA's; its metadata are a few hundred.
+const MAX_KEDA_BYTES: usize = 256 << 10;
+/// Bytes of one message of an agent; an inventory of 1024 devices has some hundred thousand.
+const MAX_AGENT_BYTES: usize = 4 << 20;
+/// How often readiness is looked at until it is reached, and the fleet is tidied.
+const WARM_UP_EVERY: Duration = Duration::from_millis(100);
+const TIDY_EVERY: Duration = Duration::from_secs(1);
+
+/// A gateway that is bound but does not serve yet.
+pub struct App {
+    keda: TcpListener,
+    agents: TcpListener,
+    http: TcpListener,
+    directory: FileDirectory,
+    fleet: Arc<Fleet>,
+    answers: Arc<Answers>,
+    clock: Clock,
+}
+
+impl App {
+    /// Reads profiles and directory and binds every port.
+    ///
+    /// # Errors
+    /// When any of that fails; the message names what.
+    pub async fn build(config: ServeConfig) -> anyhow::Result<Self> {
+        let clock = Clock::start();
+        let profiles = match &config.profiles {
+            None => Profiles::default(),
+            Some(path) => {
+                let text =
+                    std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+                Profiles::load(&text).with_context(|| path.display().to_string())?
+            }
+        };
+        let profiles = Arc::new(profiles);
+        let directory = Arc::new(Directory::default());
+        let DirectorySource::File(path) = config.directory;
+        let file = FileDirectory::open(path, directory.clone(), profiles.clone(), clock)
+            .context("directory file")?;
+        let fleet = Arc::new(Fleet::default());
+        let answers = Arc::new(Answers::new(directory, fleet.clone(), profiles, clock));
+        let AgentAuth::None = config.agent_auth;
+        if !config.agent_listen.ip().is_loopback() {
+            warn!(
+                "agents are not authenticated: whoever reaches their port can scale any workload"
+            );
+        }
+        Ok(Self {
+            keda: bind("--keda-listen", config.keda_listen).await?,
+            agents: bind("--agent-listen", config.agent_listen).await?,
+            http: bind("--http-listen", config.http_listen).await?,
+            directory: file,
+            fleet,
+            answers,
+            clock,
+        })
+    }
+
+    /// Where KEDA calls.
+    pub fn keda_addr(&self) -> SocketAddr {
+        address(&self.keda)
+    }
+
+    /// Where agents push.
+    pub fn agent_addr(&self) -> SocketAddr {
+        address(&self.agents)
+    }
+
+    /// Where probes, metrics and the API are read.
+    pub fn http_addr(&self) -> SocketAddr {
+        address(&self.http)
+    }
+
+    /// Serves until `shutdown`, then drains.
+    ///
+    /// # Errors
+    /// When a server ends by itself, or the drain had to be cut short.
+    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+        let (keda, agents, http) = (self.keda_addr(), self.agent_addr(), self.http_addr());
+        info!(%keda, %agents, %http, "serving");
+        let (ingest_counts, calls) = (ingest::Counts::default(), scaler::Calls::default());
+        let metrics = Arc::new(Metrics::new(&ingest_counts, &calls));
+        let ingest = Ingest::new(
+            self.fleet.clone(),
+            self.clock,
+            ingest_counts,
+            shutdown.clone(),
+        );
+        let scaler = Scaler::new(self.answers.clone(), calls, shutdown.clone());
+        let pages = Pages::new(self.answers.clone(), metrics, shutdown.clone());
+
+        let tasks = TaskTracker::new();
+        let (health, health_service) = tonic_health::server::health_reporter();
+        tasks.spawn(self.directory.watch(shutdown.clone()));
+        tasks.spawn(warm_up(self.answers.clone(), health, shutdown.clone()));
+        tasks.spawn(tidy(self.fleet, self.answers, self.clock, shutdown.clone()));
+
+        let keda = server()
+            .timeout(CALL_WITHIN)
+            .add_service(
+                ExternalScalerServer::new(scaler).max_decoding_message_size(MAX_KEDA_BYTES),
+            )
+            .add_service(health_service)
+            .serve_with_incoming_shutdown(incoming(self.keda), shutdown.clone().cancelled_owned());
+        let agents = server()
+            .add_service(UplinkServer::new(ingest).max_decoding_message_size(MAX_AGENT_BYTES))
+            .serve_with_incoming_shutdown(
+                incoming(self.agents),
+                shutdown.clone().cancelled_owned(),
+            );
+        let http = axum::serve(self.http, pages.router())
+            .with_graceful_shutdown(shutdown.clone().cancelled_owned());
+        let servers = async {
+            let (keda, agents, http) = tokio::join!(
+                ended(keda, &shutdown),
+                ended(agents, &shutdown),
+                ended(http, &shutdown)
+            );
+            keda.context("KEDA's port")?;
+            agents.context("the agents' port")?;
+            http.context("the HTTP port")
+        };
+        let drained = async {
+            shutdown.cancelled().await;
+            tokio::time::sleep(DRAIN).await;
+        };
+        tokio::select! {
+            ended = servers => ended?,
+            () = drained => warn!("some clients did not leave in time, closing their connections"),
+        }
+        tasks.close();
+        tasks.wait().await;
+        info!("stopped");
+        Ok(())
+    }
+}
+
+async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("{flag} {address}"))
+}
+
+fn address(listener: &TcpListener) -> SocketAddr {
+    listener
+        .local_addr()
+        .expect("a bound listener has an address")
+}
+
+fn incoming(listener: TcpListener) -> TcpIncoming {
+    TcpIncoming::from(listener).with_nodelay(Some(true))
+}
+
+fn server() -> tonic::transport::Server {
+    tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(PING_EVERY))
+        .http2_keepalive_timeout(Some(PING_WITHIN))
+}
+
+/// A server that ends takes the others along, so that none goes on half alive.
+async fn ended<E>(
+    server: impl IntoFuture<Output = Result<(), E>>,
+    shutdown: &CancellationToken,
+) -> Result<(), E> {
+    let result = server.await;
+    shutdown.cancel();
+    result
+}
+
+/// Turns gRPC health on when this replica is ready, and off at shutdown.
+async fn warm_up(answers: Arc<Answers>, health: HealthReporter, shutdown: CancellationToken) {
+    let names = [
+        "",
+        <ExternalScalerServer<Scaler> as tonic::server::NamedService>::NAME,
+    ];
+    for name in names {
+        health
+            .set_service_status(name, ServingStatus::NotServing)
+            .await;
+    }
+    let mut look = tokio::time::interval(WARM_UP_EVERY);
+    while !answers.warm_up() {
+        if shutdown.run_until_cancelled(look.tick()).await.is_none() {
+            return;
+        }
+    }
+    info!("ready");
+    for name in names {
+        health
+            .set_service_status(name, ServingStatus::Serving)
+            .await;
+    }
+    shutdown.cancelled().await;
+    for name in names {
+        health
+            .set_service_status(name, ServingStatus::NotServing)
+            .await;
+    }
+}
+
+async fn tidy(fleet: Arc<Fleet>, answers: Arc<Answers>, clock: Clock, shutdown: CancellationToken) {
+    let mut tick = tokio::time::interval(TIDY_EVERY);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while shutdown.run_until_cancelled(tick.tick()).await.is_some() {
+        fleet.tidy(|pod| answers.look_back(pod), clock.now());
+    }
+}

@@ -1,0 +1,48 @@
+//! `gpu-gateway explain`: asks a gateway over HTTP.
+
+use anyhow::{Context as _, bail};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::{Request, StatusCode, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use std::time::Duration;
+
+/// Bytes an explanation may have.
+const MAX_BYTES: usize = 64 << 20;
+/// How long a gateway may take.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// The explanation of `namespace/name` as JSON text, from the gateway at `server`.
+///
+/// # Errors
+/// When the gateway cannot be reached or has no explanation; the message says which.
+pub async fn explanation(server: &str, namespace: &str, name: &str) -> anyhow::Result<String> {
+    let path = format!("api/v1/scaledobjects/{namespace}/{name}/explain");
+    let uri: Uri = format!("{}/{path}", server.trim_end_matches('/'))
+        .parse()
+        .with_context(|| format!("--server {server}: write for example http://127.0.0.1:8080"))?;
+    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+    let request = Request::get(uri).body(Empty::new())?;
+    let answer = tokio::time::timeout(WITHIN, client.request(request))
+        .await
+        .with_context(|| format!("{server} did not answer within {} s", WITHIN.as_secs()))?
+        .with_context(|| format!("{server} cannot be reached"))?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), MAX_BYTES).collect().await;
+    let body = body
+        .map_err(|error| anyhow::anyhow!("{server}: {error}"))?
+        .to_bytes();
+    let text = String::from_utf8_lossy(&body).into_owned();
+    match status {
+        StatusCode::OK => Ok(text),
+        status => bail!("{server} answers {status}: {}", error_in(&text)),
+    }
+}
+
+/// The message in `{"error": …}`, or the text itself.
+fn error_in(text: &str) -> String {
+    let json: Option<serde_json::Value> = serde_json::from_str(text).ok();
+    let error = json.as_ref().and_then(|json| json.get("error")?.as_str());
+    error.unwrap_or(text).to_owned()
+}

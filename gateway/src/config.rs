@@ -1,0 +1,225 @@
+//! Flags and environment → each part's settings. Nothing else in the crate reads either.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use shared::process::{LogFormat, VERSION};
+
+/// The central gateway of keda-gpu-gateway.
+#[derive(Debug, Parser)]
+#[command(name = "gpu-gateway", version = VERSION, about, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// What is logged: `info`, or per module `info,gateway::ingest=debug`
+    #[arg(long, global = true, env = "GPU_GATEWAY_LOG", default_value = "info")]
+    pub log: String,
+    /// How it is logged
+    #[arg(
+        long,
+        global = true,
+        env = "GPU_GATEWAY_LOG_FORMAT",
+        default_value = "text"
+    )]
+    pub log_format: LogFormatArg,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Take the agents' readings and answer KEDA
+    Serve(Serve),
+    /// Say why a ScaledObject gets the answer it gets
+    Explain(Explain),
+}
+
+/// `text` or `json`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum LogFormatArg {
+    /// For people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+impl From<LogFormatArg> for LogFormat {
+    fn from(format: LogFormatArg) -> Self {
+        match format {
+            LogFormatArg::Text => Self::Text,
+            LogFormatArg::Json => Self::Json,
+        }
+    }
+}
+
+/// Flags of `serve`.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Where KEDA calls
+    #[arg(long, env = "GPU_GATEWAY_KEDA_LISTEN", default_value = "0.0.0.0:6000")]
+    pub keda_listen: SocketAddr,
+    /// Where agents push
+    #[arg(long, env = "GPU_GATEWAY_AGENT_LISTEN", default_value = "0.0.0.0:6001")]
+    pub agent_listen: SocketAddr,
+    /// Where probes, metrics and the API are read
+    #[arg(long, env = "GPU_GATEWAY_HTTP_LISTEN", default_value = "0.0.0.0:8080")]
+    pub http_listen: SocketAddr,
+    /// Where ScaledObjects and pods are known from: `file:PATH`
+    #[arg(long, env = "GPU_GATEWAY_DIRECTORY")]
+    pub directory: DirectorySource,
+    /// How agents prove who they are; required unless --agent-listen is a loopback address
+    #[arg(long, env = "GPU_GATEWAY_AGENT_AUTH")]
+    pub agent_auth: Option<AgentAuth>,
+    /// Own trigger profiles: a YAML map from name to metadata keys
+    #[arg(long, env = "GPU_GATEWAY_PROFILES")]
+    pub profiles: Option<PathBuf>,
+}
+
+/// Flags of `explain`.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The ScaledObject, as NAMESPACE/NAME
+    pub scaled_object: ObjectArg,
+    /// The gateway's HTTP port
+    #[arg(
+        long,
+        env = "GPU_GATEWAY_SERVER",
+        default_value = "http://127.0.0.1:8080"
+    )]
+    pub server: String,
+    /// `table` or `json`
+    #[arg(short, long, default_value = "table")]
+    pub output: Output,
+}
+
+/// A ScaledObject on the command line.
+#[derive(Clone, Debug)]
+pub struct ObjectArg {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl FromStr for ObjectArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some((namespace, name)) if is_name(namespace) && is_name(name) => Ok(Self {
+                namespace: namespace.into(),
+                name: name.into(),
+            }),
+            _ => Err("write NAMESPACE/NAME, for example ai/vllm".into()),
+        }
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'))
+}
+
+/// How an explanation is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people
+    Table,
+    /// As the API gives it
+    Json,
+}
+
+/// Where the directory comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirectorySource {
+    /// A YAML file, reloaded when it changes.
+    File(PathBuf),
+}
+
+impl FromStr for DirectorySource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("file:") {
+            Some("") => Err("the path after file: is empty".into()),
+            Some(path) => Ok(Self::File(path.into())),
+            None => Err("this version knows file:PATH only".into()),
+        }
+    }
+}
+
+/// How agents prove who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AgentAuth {
+    /// Not at all: whoever reaches the port can scale any workload
+    None,
+}
+
+/// Everything `serve` needs, checked.
+#[derive(Clone, Debug)]
+pub struct ServeConfig {
+    /// Where KEDA calls.
+    pub keda_listen: SocketAddr,
+    /// Where agents push.
+    pub agent_listen: SocketAddr,
+    /// Where probes, metrics and the API are read.
+    pub http_listen: SocketAddr,
+    /// Where the directory comes from.
+    pub directory: DirectorySource,
+    /// How agents prove who they are.
+    pub agent_auth: AgentAuth,
+    /// Own trigger profiles.
+    pub profiles: Option<PathBuf>,
+}
+
+impl ServeConfig {
+    /// Free ports on loopback, and the directory in `file`: for tests and try-outs.
+    pub fn local(file: PathBuf) -> Self {
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        Self {
+            keda_listen: any,
+            agent_listen: any,
+            http_listen: any,
+            directory: DirectorySource::File(file),
+            agent_auth: AgentAuth::None,
+            profiles: None,
+        }
+    }
+}
+
+impl TryFrom<Serve> for ServeConfig {
+    type Error = String;
+
+    fn try_from(serve: Serve) -> Result<Self, String> {
+        let Serve {
+            keda_listen,
+            agent_listen,
+            http_listen,
+            directory,
+            agent_auth,
+            profiles,
+        } = serve;
+        let agent_auth = match agent_auth {
+            Some(auth) => auth,
+            None if agent_listen.ip().is_loopback() => AgentAuth::None,
+            None => {
+                return Err(format!(
+                    "--agent-auth is required because --agent-listen {agent_listen} is not a loopback \
+                     address: whoever reaches that port can scale any workload"
+                ));
+            }
+        };
+        Ok(Self {
+            keda_listen,
+            agent_listen,
+            http_listen,
+            directory,
+            agent_auth,
+            profiles,
+        })
+    }
+}

@@ -1,0 +1,339 @@
+//! What only Kubernetes knows: which ScaledObjects there are, what they scale, how many pods were
+//! ordered, which exist and which are ready.
+//!
+//! Guarantees: a snapshot is immutable and swapped whole; looking something up takes no lock and
+//! invents nothing. Sources (a file now, the API server later) replace the snapshot and keep, in
+//! [`Workload::after`], what a single look at the cluster cannot show: since when.
+
+/// The directory from a YAML file, reloaded when it changes.
+pub mod file;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use shared::identity::{NodeName, PodKey, PodUid, ScaledObjectKey, WorkloadKey};
+use shared::time::Timestamp;
+use tokio::sync::watch;
+
+use crate::trigger::observed::TargetType;
+
+/// The longest a trigger may look back; pods that are gone are remembered for this long.
+pub const MAX_LOOK_BACK: Duration = Duration::from_secs(3_600);
+/// Pods that are gone, remembered per workload.
+const MAX_GONE: usize = 1_000;
+
+/// The newest snapshot, and a way to wait for the next.
+#[derive(Debug)]
+pub struct Directory {
+    snapshot: ArcSwapOption<Snapshot>,
+    changed: watch::Sender<u64>,
+}
+
+/// The cluster as of one moment.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// When it was known to be true.
+    pub as_of: Timestamp,
+    /// Namespace → name → ScaledObject or ScaledJob with a trigger of ours.
+    objects: HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<ScaledObject>>>,
+    workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
+    /// Pods of workloads that a ScaledObject scales → how long their past is needed.
+    scaled_pods: HashMap<PodKey, Duration>,
+}
+
+/// Whether replicas or jobs are scaled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScaledKind {
+    /// A ScaledObject: replicas of a workload.
+    #[default]
+    Object,
+    /// A ScaledJob: jobs started from a template.
+    Job,
+}
+
+/// A ScaledObject or ScaledJob.
+#[derive(Clone, Debug)]
+pub struct ScaledObject {
+    /// Its namespace and name.
+    pub key: ScaledObjectKey,
+    /// Which of the two.
+    pub kind: ScaledKind,
+    /// What it scales.
+    pub target: WorkloadKey,
+    /// What it scales, as found; `None` if there is no such workload.
+    pub workload: Option<Arc<Workload>>,
+    /// How the HPA uses values, for triggers that are not listed.
+    pub target_type: TargetType,
+    /// `minReplicaCount`.
+    pub min_replicas: Option<u32>,
+    /// `maxReplicaCount`.
+    pub max_replicas: Option<u32>,
+    /// `cooldownPeriod`.
+    pub cooldown: Option<Duration>,
+    /// Its triggers of ours, where the source lists them.
+    pub triggers: Vec<DeclaredTrigger>,
+}
+
+/// One trigger as declared.
+#[derive(Clone, Debug)]
+pub struct DeclaredTrigger {
+    /// Its name in formulas.
+    pub name: Option<Arc<str>>,
+    /// How the HPA uses its value.
+    pub target_type: TargetType,
+    /// Its metadata, as KEDA will send it.
+    pub metadata: HashMap<String, String>,
+}
+
+/// What a ScaledObject scales.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// Its kind, namespace and name.
+    pub key: WorkloadKey,
+    /// `spec.replicas`.
+    pub replicas: u32,
+    /// `status.replicas`.
+    pub status_replicas: u32,
+    /// Pods its selector matches, by name; terminal ones and those being deleted included.
+    pub pods: Vec<Pod>,
+    /// Pods that were Ready and are so no more.
+    pub gone: Vec<GonePod>,
+    /// Since when fewer pods exist than are ordered.
+    pub short_since: Option<Timestamp>,
+    /// Since when it has had pods without a break.
+    pub with_pods_since: Option<Timestamp>,
+}
+
+/// One pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pod {
+    /// Its namespace and name.
+    pub key: PodKey,
+    /// Its UID.
+    pub uid: Option<PodUid>,
+    /// Its node.
+    pub node: Option<NodeName>,
+    /// Its address.
+    pub ip: Option<Arc<str>>,
+    /// Its named ports.
+    pub ports: BTreeMap<String, u16>,
+    /// The annotations we read.
+    pub annotations: BTreeMap<String, String>,
+    /// Pods of one group are read as one (LeaderWorkerSet).
+    pub group: Option<Arc<str>>,
+    /// Whether it is being deleted.
+    pub terminating: bool,
+    /// Its phase.
+    pub phase: Phase,
+    /// Whether its Ready condition is true.
+    pub ready: bool,
+    /// Since when it is Ready, or not.
+    pub since: Timestamp,
+}
+
+/// A pod that was Ready once and is so no more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GonePod {
+    /// The pod, as it was.
+    pub pod: Pod,
+    /// Until when it was Ready.
+    pub until: Timestamp,
+}
+
+/// A pod's phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+pub enum Phase {
+    /// Not all containers have started.
+    Pending,
+    /// At least one container runs.
+    #[default]
+    Running,
+    /// All containers ended well.
+    Succeeded,
+    /// All containers ended, one badly.
+    Failed,
+    /// The node does not answer.
+    Unknown,
+}
+
+impl Pod {
+    /// Whether it exists for the decision: neither terminal nor being deleted.
+    pub fn exists(&self) -> bool {
+        !self.terminating && !matches!(self.phase, Phase::Succeeded | Phase::Failed)
+    }
+
+    /// Whether the HPA counts it as ready: Running and Ready, even while it is being deleted.
+    pub fn is_ready_running(&self) -> bool {
+        self.ready && self.phase == Phase::Running
+    }
+
+    fn is_same_as(&self, other: &Self) -> bool {
+        self.key == other.key && self.uid == other.uid
+    }
+}
+
+impl Workload {
+    /// This look at the workload, after `before`: carries over since when things are so.
+    #[must_use]
+    pub fn after(mut self, before: Option<&Self>, now: Timestamp) -> Self {
+        self.pods.sort_by(|a, b| a.key.cmp(&b.key));
+        let existing = self.existing();
+        let grew = before.is_none_or(|before| before.replicas < self.replicas);
+        let was_short = before
+            .and_then(|before| before.short_since)
+            .filter(|_| !grew);
+        let fell = before.is_some_and(|before| before.existing() > existing);
+        self.short_since =
+            (existing < self.replicas).then(|| if fell { now } else { was_short.unwrap_or(now) });
+        let had_pods = before.and_then(|before| before.with_pods_since);
+        self.with_pods_since = (existing > 0).then(|| had_pods.unwrap_or(now));
+        if let Some(before) = before {
+            self.gone = before.gone.clone();
+            for pod in before.pods.iter().filter(|pod| pod.ready && pod.exists()) {
+                let still = self
+                    .pods
+                    .iter()
+                    .any(|p| p.is_same_as(pod) && p.ready && p.exists());
+                if !still {
+                    self.gone.push(GonePod {
+                        pod: pod.clone(),
+                        until: now,
+                    });
+                }
+            }
+            self.gone
+                .retain(|gone| now.since(gone.until) < MAX_LOOK_BACK);
+            let surplus = self.gone.len().saturating_sub(MAX_GONE);
+            self.gone.drain(..surplus);
+        }
+        self
+    }
+
+    /// Pods, or groups of pods, that exist.
+    pub fn existing(&self) -> u32 {
+        let mut groups: Vec<_> = self
+            .pods
+            .iter()
+            .filter(|pod| pod.exists())
+            .map(|pod| pod.group.as_ref())
+            .collect();
+        groups.sort_unstable();
+        let single = groups.iter().filter(|group| group.is_none()).count();
+        groups.retain(Option::is_some);
+        groups.dedup();
+        u32::try_from(single + groups.len()).unwrap_or(u32::MAX)
+    }
+}
+
+impl Default for Directory {
+    fn default() -> Self {
+        Self {
+            snapshot: ArcSwapOption::empty(),
+            changed: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Directory {
+    /// The newest snapshot; `None` until the first is loaded.
+    pub fn snapshot(&self) -> Option<Arc<Snapshot>> {
+        self.snapshot.load_full()
+    }
+
+    /// Replaces the snapshot.
+    pub fn replace(&self, snapshot: Snapshot) {
+        self.snapshot.store(Some(Arc::new(snapshot)));
+        self.changed.send_modify(|version| *version += 1);
+    }
+
+    /// Changes with every new snapshot.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+}
+
+impl Snapshot {
+    /// Builds a snapshot from what a source read; `look_back` says how long a ScaledObject's
+    /// triggers look back.
+    pub fn new(
+        as_of: Timestamp,
+        workloads: Vec<Workload>,
+        objects: Vec<ScaledObject>,
+        look_back: impl Fn(&ScaledObject) -> Duration,
+    ) -> Self {
+        let mut snapshot = Self {
+            as_of,
+            ..Self::default()
+        };
+        for workload in workloads {
+            snapshot
+                .workloads
+                .insert(workload.key.clone(), Arc::new(workload));
+        }
+        for mut object in objects {
+            object.workload = snapshot.workloads.get(&object.target).cloned();
+            let look_back = look_back(&object);
+            if let Some(workload) = &object.workload {
+                let gone = workload.gone.iter().map(|gone| &gone.pod);
+                for pod in workload.pods.iter().chain(gone) {
+                    let keep = snapshot.scaled_pods.entry(pod.key.clone()).or_default();
+                    *keep = look_back.max(*keep);
+                }
+            }
+            let (namespace, name) = (object.key.namespace.clone(), object.key.name.clone());
+            snapshot
+                .objects
+                .entry(namespace)
+                .or_default()
+                .insert(name, Arc::new(object));
+        }
+        snapshot
+    }
+
+    /// The ScaledObject `namespace/name`.
+    pub fn object(&self, namespace: &str, name: &str) -> Option<&Arc<ScaledObject>> {
+        self.objects.get(namespace)?.get(name)
+    }
+
+    /// Every ScaledObject, by namespace and name.
+    pub fn objects(&self) -> Vec<&Arc<ScaledObject>> {
+        let mut objects: Vec<_> = self.objects.values().flat_map(BTreeMap::values).collect();
+        objects.sort_by(|a, b| a.key.cmp(&b.key));
+        objects
+    }
+
+    /// Every workload, by key.
+    pub fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
+        self.workloads.values()
+    }
+
+    /// The workload of that key.
+    pub fn workload(&self, key: &WorkloadKey) -> Option<&Arc<Workload>> {
+        self.workloads.get(key)
+    }
+
+    /// How long the past of `pod` is needed; `None` for pods that nothing here scales.
+    pub fn look_back(&self, pod: &PodKey) -> Option<Duration> {
+        self.scaled_pods.get(pod).copied()
+    }
+}
+
+impl ScaledObject {
+    /// The trigger with that metadata, if the source lists triggers. KEDA replaces or drops the
+    /// values of `…FromEnv` keys, so these are not compared.
+    pub fn trigger_of(&self, metadata: &HashMap<String, String>) -> Option<&DeclaredTrigger> {
+        let compared = |map: &HashMap<String, String>| {
+            map.keys().filter(|key| !key.ends_with("FromEnv")).count()
+        };
+        self.triggers.iter().find(|trigger| {
+            compared(&trigger.metadata) == compared(metadata)
+                && trigger
+                    .metadata
+                    .iter()
+                    .filter(|(key, _)| !key.ends_with("FromEnv"))
+                    .all(|(key, value)| metadata.get(key) == Some(value))
+        })
+    }
+}

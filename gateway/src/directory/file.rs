@@ -1,0 +1,469 @@
+//! The directory from a YAML file: for a try-out without Kubernetes, for tests and for the demo.
+//!
+//! Guarantees: a file that cannot be read whole changes nothing: the last good state stays and the
+//! fault is logged with its place. Unknown keys, duplicates and contradictions refuse the load. An
+//! entry that did not change keeps its clock: ages count from the load that brought it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use shared::identity::{NodeName, PodKey, PodUid, ScaledObjectKey, WorkloadKey};
+use shared::process::Clock;
+use shared::time::Timestamp;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{DeclaredTrigger, Directory, Phase, Pod, ScaledKind, ScaledObject, Snapshot, Workload};
+use crate::trigger::observed::TargetType;
+use crate::trigger::profile::Profiles;
+use crate::trigger::spec;
+
+/// How often the file is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Bytes a directory file may have.
+const MAX_BYTES: u64 = 64 << 20;
+/// How long triggers that are not listed may look back.
+const DEFAULT_LOOK_BACK: Duration = Duration::from_secs(60);
+
+/// Why a directory file was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be read.
+    #[error("{}: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// It is too large.
+    #[error("{}: {bytes} bytes; at most {MAX_BYTES} are read", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// It is not YAML of the expected form.
+    #[error("{}: {message}", path.display())]
+    Form {
+        /// The file.
+        path: PathBuf,
+        /// What and where.
+        message: String,
+    },
+    /// It contradicts itself.
+    #[error("{}: {message}", path.display())]
+    Meaning {
+        /// The file.
+        path: PathBuf,
+        /// What contradicts what.
+        message: String,
+    },
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    workloads: Vec<WorkloadEntry>,
+    #[serde(default, rename = "scaledObjects")]
+    scaled_objects: Vec<ScaledObjectEntry>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct WorkloadEntry {
+    namespace: Arc<str>,
+    kind: Arc<str>,
+    name: Arc<str>,
+    replicas: u32,
+    status_replicas: Option<u32>,
+    #[serde(default)]
+    pods: Vec<PodEntry>,
+}
+
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct PodEntry {
+    name: Arc<str>,
+    ready: bool,
+    uid: Option<PodUid>,
+    node: Option<NodeName>,
+    ip: Option<Arc<str>>,
+    #[serde(default)]
+    ports: BTreeMap<String, u16>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+    group: Option<Arc<str>>,
+    #[serde(default)]
+    terminating: bool,
+    #[serde(default)]
+    phase: Phase,
+    ready_for_seconds: Option<f64>,
+    unready_for_seconds: Option<f64>,
+    #[serde(default)]
+    age_seconds: f64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct ScaledObjectEntry {
+    namespace: Arc<str>,
+    name: Arc<str>,
+    #[serde(default)]
+    kind: KindEntry,
+    target: TargetEntry,
+    #[serde(default)]
+    metric_type: TargetTypeEntry,
+    min_replicas: Option<u32>,
+    max_replicas: Option<u32>,
+    cooldown_seconds: Option<f64>,
+    #[serde(default)]
+    triggers: Vec<TriggerEntry>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+enum KindEntry {
+    #[default]
+    ScaledObject,
+    ScaledJob,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TargetEntry {
+    #[serde(default = "deployment")]
+    kind: Arc<str>,
+    name: Arc<str>,
+}
+
+fn deployment() -> Arc<str> {
+    "Deployment".into()
+}
+
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
+enum TargetTypeEntry {
+    #[default]
+    AverageValue,
+    Value,
+}
+
+impl From<TargetTypeEntry> for TargetType {
+    fn from(entry: TargetTypeEntry) -> Self {
+        match entry {
+            TargetTypeEntry::AverageValue => Self::AverageValue,
+            TargetTypeEntry::Value => Self::Value,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct TriggerEntry {
+    name: Option<Arc<str>>,
+    #[serde(default, rename = "type")]
+    kind: TriggerKindEntry,
+    metric_type: Option<TargetTypeEntry>,
+    #[serde(default)]
+    metadata: HashMap<String, String>,
+}
+
+/// Checked, not used: what is pushed is decided by the call that is made.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum TriggerKindEntry {
+    #[default]
+    External,
+    ExternalPush,
+}
+
+/// The file, and what was made of it.
+pub struct FileDirectory {
+    path: PathBuf,
+    directory: Arc<Directory>,
+    profiles: Arc<Profiles>,
+    clock: Clock,
+    text: String,
+    entries: HashMap<WorkloadKey, WorkloadEntry>,
+}
+
+impl FileDirectory {
+    /// Reads the file for the first time.
+    ///
+    /// # Errors
+    /// When it cannot be read or does not say what a directory says.
+    pub fn open(
+        path: PathBuf,
+        directory: Arc<Directory>,
+        profiles: Arc<Profiles>,
+        clock: Clock,
+    ) -> Result<Self, Error> {
+        let text = read(&path)?;
+        let mut file = Self {
+            path,
+            directory,
+            profiles,
+            clock,
+            text: String::new(),
+            entries: HashMap::new(),
+        };
+        file.load(text)?;
+        Ok(file)
+    }
+
+    /// Reloads the file whenever its content changes, until `shutdown`.
+    pub async fn watch(mut self, shutdown: CancellationToken) {
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        // The last fault is said once, not at every look.
+        let mut last_fault = None;
+        while shutdown.run_until_cancelled(look.tick()).await.is_some() {
+            let fault = match read(&self.path) {
+                Ok(text) if text == self.text => continue,
+                Ok(text) => self.load(text).err(),
+                Err(error) => Some(error),
+            }
+            .map(|error| error.to_string());
+            match &fault {
+                Some(error) if last_fault != fault => {
+                    warn!(%error, "directory file refused, the last good state stays");
+                }
+                Some(_) => {}
+                None => info!(path = %self.path.display(), "directory file loaded"),
+            }
+            last_fault = fault;
+        }
+    }
+
+    fn load(&mut self, text: String) -> Result<(), Error> {
+        let now = self.clock.now();
+        let file: File = serde_saphyr::from_str(&text).map_err(|error| Error::Form {
+            path: self.path.clone(),
+            message: error.to_string(),
+        })?;
+        check(&file).map_err(|message| Error::Meaning {
+            path: self.path.clone(),
+            message,
+        })?;
+        let before = self.directory.snapshot();
+        let mut entries = HashMap::new();
+        let mut workloads = Vec::new();
+        for entry in file.workloads {
+            let key = entry.key();
+            let workload = before.as_ref().and_then(|snapshot| snapshot.workload(&key));
+            let known = self.entries.get(&key).zip(workload).map(|(e, w)| (e, &**w));
+            workloads.push(entry.workload(known, now));
+            entries.insert(key, entry);
+        }
+        let objects = file
+            .scaled_objects
+            .into_iter()
+            .map(ScaledObject::from)
+            .collect();
+        let profiles = &self.profiles;
+        let snapshot = Snapshot::new(now, workloads, objects, |object| {
+            look_back(object, profiles)
+        });
+        self.directory.replace(snapshot);
+        self.entries = entries;
+        self.text = text;
+        Ok(())
+    }
+}
+
+/// How long the triggers of `object` look back.
+fn look_back(object: &ScaledObject, profiles: &Profiles) -> Duration {
+    let triggers = object
+        .triggers
+        .iter()
+        .filter_map(|t| spec::parse(&t.metadata, profiles).ok());
+    let longest =
+        triggers.map(|trigger| trigger.window.max(trigger.activation_window) + trigger.stale_after);
+    longest.max().unwrap_or_default().max(DEFAULT_LOOK_BACK)
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    let fail = |error| Error::Read {
+        path: path.into(),
+        error,
+    };
+    let bytes = std::fs::metadata(path).map_err(fail)?.len();
+    if bytes > MAX_BYTES {
+        return Err(Error::TooLarge {
+            path: path.into(),
+            bytes,
+        });
+    }
+    std::fs::read_to_string(path).map_err(fail)
+}
+
+fn check(file: &File) -> Result<(), String> {
+    let mut seen = HashSet::new();
+    for workload in &file.workloads {
+        let key = workload.key();
+        let mut pods = HashSet::new();
+        for pod in &workload.pods {
+            if !pods.insert(&pod.name) {
+                return Err(format!("{key}: pod {} is listed twice", pod.name));
+            }
+            let seconds = [
+                Some(pod.age_seconds),
+                pod.ready_for_seconds,
+                pod.unready_for_seconds,
+            ];
+            if seconds
+                .into_iter()
+                .flatten()
+                .any(|seconds| !(0.0..=1e9).contains(&seconds))
+            {
+                return Err(format!("{key}: pod {}: seconds must be 0 to 1e9", pod.name));
+            }
+        }
+        if !seen.insert(key) {
+            return Err(format!("{} is listed twice", workload.key()));
+        }
+    }
+    let mut seen = HashSet::new();
+    for object in &file.scaled_objects {
+        let key = (&object.namespace, &object.name);
+        if !seen.insert(key) {
+            return Err(format!("scaled object {}/{} is listed twice", key.0, key.1));
+        }
+        if let (Some(min), Some(max)) = (object.min_replicas, object.max_replicas)
+            && min > max
+        {
+            return Err(format!(
+                "scaled object {}/{}: minReplicas {min} > maxReplicas {max}",
+                key.0, key.1
+            ));
+        }
+        if object
+            .cooldown_seconds
+            .is_some_and(|seconds| !(0.0..=1e9).contains(&seconds))
+        {
+            return Err(format!(
+                "scaled object {}/{}: cooldownSeconds must be 0 to 1e9",
+                key.0, key.1
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl WorkloadEntry {
+    fn key(&self) -> WorkloadKey {
+        WorkloadKey {
+            namespace: self.namespace.clone(),
+            kind: self.kind.clone(),
+            name: self.name.clone(),
+        }
+    }
+
+    fn workload(&self, known: Option<(&Self, &Workload)>, now: Timestamp) -> Workload {
+        let pods = self.pods.iter().map(|entry| {
+            let before = known.and_then(|(entries, workload)| {
+                let same = |e: &&PodEntry| e.name == entry.name && e.uid == entry.uid;
+                let pod = workload
+                    .pods
+                    .iter()
+                    .find(|pod| pod.key.name == entry.name)?;
+                Some((entries.pods.iter().find(same)?, pod))
+            });
+            entry.pod(&self.namespace, before, now)
+        });
+        let pods: Vec<Pod> = pods.collect();
+        let not_terminating = pods.iter().filter(|pod| !pod.terminating).count();
+        let workload = Workload {
+            key: self.key(),
+            replicas: self.replicas,
+            status_replicas: self
+                .status_replicas
+                .unwrap_or_else(|| u32::try_from(not_terminating).unwrap_or(u32::MAX)),
+            pods,
+            gone: Vec::new(),
+            short_since: None,
+            with_pods_since: None,
+        };
+        workload.after(known.map(|(_, workload)| workload), now)
+    }
+}
+
+impl PodEntry {
+    fn pod(&self, namespace: &Arc<str>, before: Option<(&Self, &Pod)>, now: Timestamp) -> Pod {
+        Pod {
+            key: PodKey::new(namespace.clone(), self.name.clone()),
+            uid: self.uid.clone(),
+            node: self.node.clone(),
+            ip: self.ip.clone(),
+            ports: self.ports.clone(),
+            annotations: self.annotations.clone(),
+            group: self.group.clone(),
+            terminating: self.terminating,
+            phase: self.phase,
+            ready: self.ready,
+            since: self.since(before, now),
+        }
+    }
+
+    /// Since when it is Ready, or not.
+    fn since(&self, before: Option<(&Self, &Pod)>, now: Timestamp) -> Timestamp {
+        let times = |e: &Self| {
+            (
+                e.ready,
+                e.ready_for_seconds,
+                e.unready_for_seconds,
+                e.age_seconds.to_bits(),
+            )
+        };
+        if let Some((entry, pod)) = before
+            && times(entry) == times(self)
+        {
+            return pod.since;
+        }
+        let ago = |seconds: f64| now - Duration::from_secs_f64(seconds);
+        if self.ready {
+            return self.ready_for_seconds.map_or(Timestamp::LONG_AGO, ago);
+        }
+        match self.unready_for_seconds {
+            Some(seconds) => ago(seconds),
+            // It was seen to lose its readiness just now.
+            None if before.is_some_and(|(_, pod)| pod.ready) => now,
+            None => ago(self.age_seconds),
+        }
+    }
+}
+
+impl From<ScaledObjectEntry> for ScaledObject {
+    fn from(entry: ScaledObjectEntry) -> Self {
+        let triggers = entry.triggers.into_iter().map(|trigger| {
+            let (TriggerKindEntry::External | TriggerKindEntry::ExternalPush) = trigger.kind;
+            DeclaredTrigger {
+                name: trigger.name,
+                target_type: trigger.metric_type.unwrap_or(entry.metric_type).into(),
+                metadata: trigger.metadata,
+            }
+        });
+        Self {
+            key: ScaledObjectKey::new(entry.namespace.clone(), entry.name),
+            kind: match entry.kind {
+                KindEntry::ScaledObject => ScaledKind::Object,
+                KindEntry::ScaledJob => ScaledKind::Job,
+            },
+            target: WorkloadKey {
+                namespace: entry.namespace,
+                kind: entry.target.kind,
+                name: entry.target.name,
+            },
+            workload: None,
+            target_type: entry.metric_type.into(),
+            min_replicas: entry.min_replicas,
+            max_replicas: entry.max_replicas,
+            cooldown: entry.cooldown_seconds.map(Duration::from_secs_f64),
+            triggers: triggers.collect(),
+        }
+    }
+}

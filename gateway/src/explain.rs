@@ -1,0 +1,376 @@
+//! Why a ScaledObject gets the answer it gets: every figure of the decision, pod by pod.
+//!
+//! Guarantees: made from the very assessment that KEDA's calls get; what is not known is null.
+
+/// The explanation as a table for people.
+pub mod table;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use shared::reading::Reading;
+use shared::time::Timestamp;
+
+use crate::answer::{Answers, Assessment, Question, Refusal};
+use crate::directory::ScaledObject;
+use crate::trigger::coverage::{self, PodState};
+use crate::trigger::observed::{self, PartReadings, Seen};
+use crate::trigger::verdict::{Outcome, Reason};
+use crate::trigger::{hpa, pod as of_pod, warning};
+
+/// One ScaledObject, explained.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// What it scales.
+    pub target: Target,
+    /// How long ago the directory was known to be true.
+    pub directory_age_seconds: f64,
+    /// Its triggers: those declared, else those asked about in the last ten minutes.
+    pub triggers: Vec<TriggerExplanation>,
+}
+
+/// What is scaled.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Target {
+    /// Kind of the workload.
+    pub kind: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+}
+
+/// One trigger, explained.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TriggerExplanation {
+    /// What is measured; parts of a composite are joined by commas.
+    pub metric: Option<String>,
+    /// Its name for KEDA.
+    pub metric_name: Option<Arc<str>>,
+    /// `AverageValue` or `Value`.
+    pub metric_type: Option<String>,
+    /// Target per replica.
+    pub target: Option<f64>,
+    /// What GetMetrics returns.
+    pub value: Option<f64>,
+    /// What IsActive returns.
+    pub active: Option<bool>,
+    /// Since when this replica has seen it active (RFC 3339).
+    pub active_since: Option<String>,
+    /// `OK` or the gRPC code of the error.
+    pub status: String,
+    /// Why.
+    pub reason: String,
+    /// What is unsound about the trigger.
+    pub warnings: Vec<String>,
+    /// `spec.replicas` of the target.
+    pub replicas: Option<u32>,
+    /// `status.replicas` of the target.
+    pub status_replicas: Option<u32>,
+    /// Pods by state.
+    pub coverage: Option<CoverageExplanation>,
+    /// What the reporting pods add up to.
+    pub s: Option<f64>,
+    /// The value if unknown pods had nothing to do.
+    pub up: Option<f64>,
+    /// The value if unknown pods were at the target.
+    pub down: Option<f64>,
+    /// The value that keeps the replicas.
+    pub hold: Option<f64>,
+    /// What the HPA would order, before its own policies.
+    pub hpa: Option<HpaExplanation>,
+    /// Pod by pod.
+    pub pods: Vec<PodExplanation>,
+}
+
+/// Pods by state.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct CoverageExplanation {
+    /// Ready, with fresh readings.
+    pub reporting: u32,
+    /// On their way, those that do not exist yet included.
+    pub starting: u32,
+    /// Ready, without (those whose metric is unsupported included).
+    pub missing: u32,
+    /// Not ready for too long.
+    pub stuck: u32,
+}
+
+/// What the HPA would order.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HpaExplanation {
+    /// The ratio it compares with its tolerance of 0.1.
+    pub ratio: Option<f64>,
+    /// Replicas.
+    pub desired: u32,
+    /// Which limit cut it.
+    pub clamped_by: Option<String>,
+}
+
+/// One pod, or group read as one.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodExplanation {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its UID.
+    pub uid: Option<String>,
+    /// Its node.
+    pub node: Option<String>,
+    /// `reporting`, `starting`, `missing`, `stuck` or `unsupported`.
+    pub state: String,
+    /// Whether its reading is part of the sum.
+    pub counted: bool,
+    /// Why not.
+    pub why: Option<String>,
+    /// Its reading.
+    pub reading: Option<f64>,
+    /// Age of its oldest reading.
+    pub age_ms: Option<u64>,
+    /// Its devices.
+    pub devices: Vec<DeviceExplanation>,
+}
+
+/// One device of a pod; for an engine the UUID is null.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceExplanation {
+    /// Its UUID.
+    pub uuid: Option<String>,
+    /// The pod's share of its reading.
+    pub reading: Option<f64>,
+    /// Age of the reading.
+    pub age_ms: Option<u64>,
+    /// `ok`, `stale`, `unsupported`, `never read` or what failed.
+    pub state: String,
+}
+
+/// Explains `namespace/name`.
+///
+/// # Errors
+/// When there is no such ScaledObject, or no directory yet.
+pub fn explain(answers: &Answers, namespace: &str, name: &str) -> Result<Explanation, Refusal> {
+    let loading = || Refusal::Unavailable("the directory is not loaded yet".into());
+    let snapshot = answers.directory().snapshot().ok_or_else(loading)?;
+    let Some(object) = snapshot.object(namespace, name) else {
+        return Err(Refusal::NotFound(format!(
+            "there is no ScaledObject {namespace}/{name}"
+        )));
+    };
+    let now = answers.clock().now();
+    Ok(Explanation {
+        namespace: object.key.namespace.clone(),
+        name: object.key.name.clone(),
+        target: Target {
+            kind: object.target.kind.clone(),
+            name: object.target.name.clone(),
+        },
+        directory_age_seconds: now.since(snapshot.as_of).as_secs_f64(),
+        triggers: metadata_of(answers, object)
+            .iter()
+            .map(|metadata| trigger(answers, object, metadata, now))
+            .collect(),
+    })
+}
+
+/// The metadata of its triggers: those declared, else those asked about lately.
+pub fn metadata_of(answers: &Answers, object: &ScaledObject) -> Vec<HashMap<String, String>> {
+    if object.triggers.is_empty() {
+        return answers
+            .asked(&object.key)
+            .into_iter()
+            .map(|asked| asked.metadata)
+            .collect();
+    }
+    object
+        .triggers
+        .iter()
+        .map(|trigger| trigger.metadata.clone())
+        .collect()
+}
+
+fn trigger(
+    answers: &Answers,
+    object: &ScaledObject,
+    metadata: &HashMap<String, String>,
+    now: Timestamp,
+) -> TriggerExplanation {
+    let question = Question {
+        namespace: &object.key.namespace,
+        name: &object.key.name,
+        metadata,
+    };
+    let spec = answers.metric_spec(metadata).ok();
+    let mut explained = match answers.assess(question, now) {
+        Err(refusal) => refused(&refusal),
+        Ok(assessment) => assessed(answers, &assessment),
+    };
+    explained.metric_name = spec.as_ref().map(|spec| spec.name.clone());
+    explained.target = spec.map(|spec| spec.target);
+    let asked = answers
+        .asked(&object.key)
+        .into_iter()
+        .find(|asked| asked.metadata == *metadata);
+    explained.active_since = asked
+        .and_then(|asked| asked.active_since)
+        .filter(|_| explained.active == Some(true))
+        .map(|since| humantime::format_rfc3339_seconds(answers.clock().wall(since)).to_string());
+    explained
+}
+
+fn refused(refusal: &Refusal) -> TriggerExplanation {
+    TriggerExplanation {
+        status: refusal.code().into(),
+        reason: refusal.to_string(),
+        ..TriggerExplanation::default()
+    }
+}
+
+fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
+    let Assessment {
+        object,
+        trigger,
+        observed,
+        verdict,
+        now,
+    } = assessment;
+    let value = assessment.value();
+    let workload = object.workload.as_deref();
+    let status_replicas = workload.map(|workload| workload.status_replicas);
+    let replicas = hpa::Replicas {
+        ordered: observed.replicas,
+        status: status_replicas,
+        ready: observed.ready_running,
+        min: object.min_replicas,
+        max: object.max_replicas,
+    };
+    let counts = verdict.coverage;
+    let figures = verdict.figures;
+    let part = decisive_part(assessment);
+    let names: Vec<_> = trigger
+        .parts
+        .iter()
+        .map(|part| part.metric.name())
+        .collect();
+    TriggerExplanation {
+        metric: Some(names.join(",")),
+        metric_type: Some(observed.target_type.name().into()),
+        value: value.as_ref().ok().copied(),
+        active: value.is_ok().then(|| answers.activity(assessment)),
+        status: value.as_ref().map_or_else(Refusal::code, |_| "OK").into(),
+        reason: verdict.reason.to_string(),
+        warnings: warning::warnings(
+            trigger,
+            object.min_replicas,
+            observed.target_type == observed::TargetType::Value,
+        ),
+        replicas: workload.map(|workload| workload.replicas),
+        status_replicas,
+        coverage: Some(CoverageExplanation {
+            reporting: counts.reporting,
+            starting: counts.starting + counts.absent,
+            missing: counts.missing + counts.unsupported,
+            stuck: counts.stuck,
+        }),
+        s: figures.map(|figures| figures.s),
+        up: figures.map(|figures| figures.up),
+        down: figures.map(|figures| figures.down),
+        hold: figures.map(|figures| figures.hold),
+        hpa: match verdict.outcome {
+            // At zero replicas the HPA does not act.
+            Outcome::Value(value) if observed.replicas > 0 => {
+                let wish = hpa::wish(value, trigger.target, observed.target_type, replicas);
+                let clamped_by = wish.clamped_by.map(Into::into);
+                Some(HpaExplanation {
+                    ratio: wish.ratio,
+                    desired: wish.desired,
+                    clamped_by,
+                })
+            }
+            _ => None,
+        },
+        pods: part.map_or_else(Vec::new, |at| pods(assessment, at, *now)),
+        ..TriggerExplanation::default()
+    }
+}
+
+/// The part whose pods are shown: the one that decided.
+fn decisive_part(assessment: &Assessment) -> Option<usize> {
+    let parts = &assessment.trigger.parts;
+    let decided = match &assessment.verdict.reason {
+        Reason::Measured { metric, .. } => parts.iter().position(|part| part.metric == *metric),
+        _ => None,
+    };
+    let at = decided.unwrap_or(0);
+    (at < assessment.observed.parts.len()).then_some(at)
+}
+
+fn pods(assessment: &Assessment, at: usize, now: Timestamp) -> Vec<PodExplanation> {
+    let Assessment {
+        trigger, observed, ..
+    } = assessment;
+    let readings: &PartReadings = &observed.parts[at];
+    let metric = trigger.parts[at].metric;
+    let (states, _) = coverage::classify(trigger, metric, observed, readings, now);
+    let pods = observed.pods.iter().zip(states).enumerate();
+    pods.map(|(at, (pod, state))| {
+        let seen = readings.of(at);
+        let age = |seen: &Seen| Some(millis(now.since(seen.taken_at?)));
+        PodExplanation {
+            name: pod.name.clone(),
+            uid: pod.uid.as_ref().map(ToString::to_string),
+            node: pod.node.as_ref().map(ToString::to_string),
+            state: state.name().into(),
+            counted: matches!(state, PodState::Reporting(_)),
+            why: why(&state, pod, now),
+            reading: match state {
+                PodState::Reporting(x) => Some(x),
+                _ => of_pod::read(trigger, metric, seen, now).ok(),
+            },
+            age_ms: seen.iter().filter_map(age).max(),
+            devices: seen
+                .iter()
+                .map(|seen| DeviceExplanation {
+                    uuid: seen.device.as_ref().map(ToString::to_string),
+                    reading: seen.reading.value(),
+                    age_ms: age(seen),
+                    state: device_state(seen, of_pod::fresh_for(trigger, seen), now),
+                })
+                .collect(),
+        }
+    })
+    .collect()
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn why(state: &PodState, pod: &observed::Pod, now: Timestamp) -> Option<String> {
+    let seconds = now.since(pod.since).as_secs();
+    match state {
+        PodState::Reporting(_) => None,
+        PodState::Starting if pod.ready => Some(format!("ready for {seconds} s only")),
+        PodState::Starting => Some(format!("not ready for {seconds} s: starting")),
+        PodState::Stuck => Some(format!(
+            "not ready for {seconds} s, longer than coldStartTimeout"
+        )),
+        PodState::Missing(why) | PodState::Unsupported(why) => Some(why.to_string()),
+    }
+}
+
+fn device_state(seen: &Seen, fresh_for: std::time::Duration, now: Timestamp) -> String {
+    match (&seen.reading, seen.taken_at) {
+        (_, None) => "never read".into(),
+        (_, Some(taken_at)) if now.since(taken_at) > fresh_for => "stale".into(),
+        (Reading::Ok(_), _) => "ok".into(),
+        (Reading::Unsupported, _) => "unsupported".into(),
+        (Reading::Failed(why), _) => why.to_string(),
+    }
+}

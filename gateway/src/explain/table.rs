@@ -1,0 +1,147 @@
+//! The explanation as a table for people.
+
+use std::fmt::Write as _;
+
+use comfy_table::{ContentArrangement, Table, presets};
+
+use super::{Explanation, PodExplanation, TriggerExplanation};
+
+/// The whole explanation as text.
+pub fn render(explanation: &Explanation) -> String {
+    let mut text = String::new();
+    let Explanation {
+        namespace,
+        name,
+        target,
+        ..
+    } = explanation;
+    let age = explanation.directory_age_seconds;
+    put(
+        &mut text,
+        format_args!("{namespace}/{name} scales {} {}", target.kind, target.name),
+    );
+    put(&mut text, format_args!("directory known {age:.0} s ago"));
+    if explanation.triggers.is_empty() {
+        put(
+            &mut text,
+            format_args!("\nno trigger is declared, and none was asked about in the last 10 min"),
+        );
+    }
+    for trigger in &explanation.triggers {
+        render_trigger(&mut text, trigger);
+    }
+    text
+}
+
+fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
+    writeln!(text, "{line}").expect("writing to a String does not fail");
+}
+
+/// A figure as people write it; `-` where it is not known.
+fn figure(value: Option<f64>) -> String {
+    value.map_or_else(
+        || "-".into(),
+        |value| ((value * 1_000.0).round() / 1_000.0).to_string(),
+    )
+}
+
+fn render_trigger(text: &mut String, trigger: &TriggerExplanation) {
+    let name = trigger.metric_name.as_deref().unwrap_or("(no name)");
+    let kind = trigger.metric_type.as_deref().unwrap_or("-");
+    put(
+        text,
+        format_args!(
+            "\n{name}  {}  target {} {kind}",
+            trigger.status,
+            figure(trigger.target)
+        ),
+    );
+    put(text, format_args!("  why       {}", trigger.reason));
+    if let Some(active) = trigger.active {
+        let since = trigger.active_since.as_deref().unwrap_or("an unknown time");
+        let since = if active {
+            format!("yes, since {since}")
+        } else {
+            "no".into()
+        };
+        put(text, format_args!("  active    {since}"));
+    }
+    if let Some(coverage) = &trigger.coverage {
+        let known = |replicas: Option<u32>| replicas.map_or_else(|| "-".into(), |n| n.to_string());
+        put(
+            text,
+            format_args!(
+                "  replicas  {} ordered, {} in status; {} reporting, {} starting, {} missing, {} stuck",
+                known(trigger.replicas),
+                known(trigger.status_replicas),
+                coverage.reporting,
+                coverage.starting,
+                coverage.missing,
+                coverage.stuck
+            ),
+        );
+    }
+    if trigger.hold.is_some() {
+        put(
+            text,
+            format_args!(
+                "  value     {}  (sum {}, up {}, down {}, hold {})",
+                figure(trigger.value),
+                figure(trigger.s),
+                figure(trigger.up),
+                figure(trigger.down),
+                figure(trigger.hold)
+            ),
+        );
+    }
+    if let Some(hpa) = &trigger.hpa {
+        let clamped = hpa
+            .clamped_by
+            .as_ref()
+            .map_or_else(String::new, |by| format!(" (cut by {by})"));
+        let ratio = figure(hpa.ratio);
+        put(
+            text,
+            format_args!(
+                "  the HPA   ratio {ratio}, would order {}{clamped}",
+                hpa.desired
+            ),
+        );
+    }
+    for warning in &trigger.warnings {
+        put(text, format_args!("  warning   {warning}"));
+    }
+    if !trigger.pods.is_empty() {
+        put(text, format_args!("{}", pods(&trigger.pods)));
+    }
+}
+
+fn pods(pods: &[PodExplanation]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(["  POD", "NODE", "STATE", "READING", "AGE", "DEVICES", "WHY"]);
+    for pod in pods {
+        let devices = pod.devices.iter().map(|device| {
+            let uuid = device.uuid.as_deref().unwrap_or("engine");
+            let reading = figure(device.reading);
+            if device.state == "ok" {
+                format!("{uuid} {reading}")
+            } else {
+                format!("{uuid} {}", device.state)
+            }
+        });
+        table.add_row([
+            format!("  {}", pod.name),
+            pod.node.clone().unwrap_or_else(|| "-".into()),
+            pod.state.clone(),
+            figure(pod.reading),
+            pod.age_ms
+                .map_or_else(|| "-".into(), |age| format!("{age} ms")),
+            devices.collect::<Vec<_>>().join(", "),
+            pod.why.clone().unwrap_or_default(),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,339 @@
+//! What every node last said, read by pod.
+//!
+//! Guarantees: a node's streams are the only writers of its slot; a view is swapped whole, so a
+//! reader sees one tick of a node or another, never a mixture, and no read waits for a write. The
+//! maps never leave this module. Nothing here decides whether a reading is fresh.
+
+/// One node: its sessions, what they add up to, and its history.
+pub mod node;
+/// One tick of one node, indexed by pod.
+pub mod view;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use dashmap::DashMap;
+use parking_lot::Mutex;
+use shared::frame::{Inventory, Sample};
+use shared::identity::{DeviceUuid, NodeName, PodKey};
+use shared::time::Timestamp;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use node::NodeState;
+use view::NodeView;
+
+/// Nodes the view holds; a further one is refused.
+pub const MAX_NODES: usize = 20_000;
+/// How long a node without a session is still shown.
+const FORGET_AFTER: Duration = Duration::from_secs(600);
+
+/// What every node last said.
+pub struct Fleet {
+    nodes: DashMap<NodeName, Arc<Node>>,
+    /// Where a pod was last said to be, for pods whose node the directory does not give.
+    homes: DashMap<PodKey, Vec<NodeName>>,
+    sessions: AtomicU64,
+    opened: AtomicU64,
+    topology: watch::Sender<u64>,
+    conflicts: ArcSwap<Vec<Conflict>>,
+}
+
+/// A device that two nodes claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The device.
+    pub uuid: DeviceUuid,
+    /// The nodes, in order.
+    pub nodes: Vec<NodeName>,
+}
+
+struct Node {
+    state: Mutex<NodeState>,
+    view: ArcSwapOption<NodeView>,
+    watchers: Mutex<Vec<Weak<Notify>>>,
+}
+
+/// A stream's right to speak for a node. Dropping it ends the session.
+pub struct Session {
+    fleet: Arc<Fleet>,
+    node: NodeName,
+    id: u64,
+    /// Cancelled when newer sessions of the same node have pushed this one out.
+    pub superseded: CancellationToken,
+}
+
+/// What the fleet shows of one node.
+#[derive(Clone, Debug)]
+pub struct NodeStatus {
+    /// The node.
+    pub name: NodeName,
+    /// Streams that are open.
+    pub sessions: usize,
+    /// Version of the agent that is read.
+    pub agent_version: Arc<str>,
+    /// What it last said.
+    pub view: Option<Arc<NodeView>>,
+}
+
+/// The fleet is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{MAX_NODES} nodes are connected; no more are accepted")]
+pub struct Full;
+
+impl Default for Fleet {
+    fn default() -> Self {
+        Self {
+            nodes: DashMap::new(),
+            homes: DashMap::new(),
+            sessions: AtomicU64::new(0),
+            opened: AtomicU64::new(0),
+            topology: watch::Sender::new(0),
+            conflicts: ArcSwap::default(),
+        }
+    }
+}
+
+impl Fleet {
+    /// Opens a session for `node`: from now on the newest one that is heard is read.
+    ///
+    /// # Errors
+    /// When the node is new and there is no room for it.
+    pub fn open(
+        self: &Arc<Self>,
+        node: NodeName,
+        interval: Duration,
+        version: Arc<str>,
+    ) -> Result<Session, Full> {
+        if self.nodes.len() >= MAX_NODES && !self.nodes.contains_key(&node) {
+            return Err(Full);
+        }
+        let id = self.opened.fetch_add(1, Ordering::Relaxed);
+        let superseded = CancellationToken::new();
+        {
+            // Under the map's lock, so that the slot cannot be forgotten in between.
+            let slot = self
+                .nodes
+                .entry(node.clone())
+                .or_insert_with(|| Arc::new(Node::new()));
+            slot.state
+                .lock()
+                .open(id, interval, version, superseded.clone());
+        }
+        self.sessions.fetch_add(1, Ordering::Relaxed);
+        Ok(Session {
+            fleet: self.clone(),
+            node,
+            id,
+            superseded,
+        })
+    }
+
+    /// Sessions that are open.
+    pub fn sessions(&self) -> u64 {
+        self.sessions.load(Ordering::Relaxed)
+    }
+
+    /// What `node` last said.
+    pub fn view(&self, node: &NodeName) -> Option<Arc<NodeView>> {
+        self.nodes.get(node)?.view.load_full()
+    }
+
+    /// Where `pod` was last said to be; in order, usually one.
+    pub fn homes(&self, pod: &PodKey) -> Vec<NodeName> {
+        self.homes
+            .get(pod)
+            .map_or_else(Vec::new, |homes| homes.clone())
+    }
+
+    /// What `node` said since `from`, oldest first.
+    pub fn history(&self, node: &NodeName, from: Timestamp) -> Vec<Arc<NodeView>> {
+        let Some(slot) = self.nodes.get(node).map(|slot| slot.clone()) else {
+            return Vec::new();
+        };
+        slot.state.lock().history(from)
+    }
+
+    /// Every node, in order.
+    pub fn nodes(&self) -> Vec<NodeStatus> {
+        let slots: Vec<_> = self
+            .nodes
+            .iter()
+            .map(|slot| (slot.key().clone(), slot.value().clone()))
+            .collect();
+        let mut nodes: Vec<_> = slots
+            .into_iter()
+            .map(|(name, slot)| {
+                let (sessions, agent_version) = slot.state.lock().status();
+                NodeStatus {
+                    name,
+                    sessions,
+                    agent_version,
+                    view: slot.view.load_full(),
+                }
+            })
+            .collect();
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        nodes
+    }
+
+    /// Devices that more than one node claims, as of the last [`Fleet::tidy`].
+    pub fn conflicts(&self) -> Arc<Vec<Conflict>> {
+        self.conflicts.load_full()
+    }
+
+    /// Changes whenever a node, a device or a holder comes or goes.
+    pub fn topology(&self) -> watch::Receiver<u64> {
+        self.topology.subscribe()
+    }
+
+    /// Has `notify` woken whenever one of `nodes` says something, for as long as it lives.
+    pub fn wake_on(&self, nodes: &[NodeName], notify: &Arc<Notify>) {
+        for node in nodes {
+            let Some(slot) = self.nodes.get(node).map(|slot| slot.clone()) else {
+                continue;
+            };
+            let mut watchers = slot.watchers.lock();
+            watchers.retain(|watcher| watcher.strong_count() > 0);
+            watchers.push(Arc::downgrade(notify));
+        }
+    }
+
+    /// Forgets nodes that have long been silent, looks for devices claimed twice, and cuts every
+    /// node's history to the longest that `keep` wants for a pod on it.
+    pub fn tidy(&self, keep: impl Fn(&PodKey) -> Option<Duration>, now: Timestamp) {
+        let mut gone = Vec::new();
+        let mut claims: HashMap<DeviceUuid, Vec<NodeName>> = HashMap::new();
+        for node in self.nodes() {
+            let view = node.view;
+            let last = view.as_ref().map(|view| view.received_at);
+            if node.sessions == 0 && last.is_none_or(|last| now.since(last) >= FORGET_AFTER) {
+                gone.push(node.name);
+                continue;
+            }
+            let Some(view) = view else { continue };
+            let wanted = view
+                .pods()
+                .filter_map(&keep)
+                .max()
+                .unwrap_or(Duration::ZERO);
+            if let Some(slot) = self.nodes.get(&node.name).map(|slot| slot.clone()) {
+                slot.state.lock().keep(wanted, now);
+            }
+            for device in &view.inventory().devices {
+                claims
+                    .entry(device.uuid.clone())
+                    .or_default()
+                    .push(node.name.clone());
+            }
+        }
+        let mut conflicts: Vec<_> = claims
+            .into_iter()
+            .filter(|(_, nodes)| nodes.len() > 1)
+            .map(|(uuid, nodes)| Conflict { uuid, nodes })
+            .collect();
+        conflicts.sort_by(|a, b| a.uuid.cmp(&b.uuid));
+        self.conflicts.store(Arc::new(conflicts));
+        for node in gone {
+            self.forget(&node);
+        }
+    }
+
+    fn forget(&self, node: &NodeName) {
+        // A session may have been opened since the look: it keeps the node.
+        let removed = self
+            .nodes
+            .remove_if(node, |_, slot| slot.state.lock().status().0 == 0);
+        if let Some((_, slot)) = removed {
+            let pods = slot.view.load_full();
+            self.rehome(node, pods.as_deref(), None);
+            self.topology.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// Brings the index of pods' nodes in line with a node's new view.
+    fn rehome(&self, node: &NodeName, before: Option<&NodeView>, after: Option<&NodeView>) {
+        for pod in before.into_iter().flat_map(NodeView::pods) {
+            if after.is_some_and(|view| view.holds(pod)) {
+                continue;
+            }
+            if let Some(mut homes) = self.homes.get_mut(pod) {
+                homes.retain(|home| home != node);
+            }
+            self.homes.remove_if(pod, |_, homes| homes.is_empty());
+        }
+        for pod in after.into_iter().flat_map(NodeView::pods) {
+            let mut homes = self.homes.entry(pod.clone()).or_default();
+            if let Err(place) = homes.binary_search(node) {
+                homes.insert(place, node.clone());
+            }
+        }
+    }
+
+    fn publish(&self, name: &NodeName, slot: &Node, view: Option<Arc<NodeView>>) {
+        let before = slot.view.swap(view.clone());
+        let same = match (&before, &view) {
+            (Some(before), Some(view)) => before.has_index_of(view),
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            self.rehome(name, before.as_deref(), view.as_deref());
+            self.topology.send_modify(|version| *version += 1);
+        }
+        slot.watchers
+            .lock()
+            .retain(|watcher| match watcher.upgrade() {
+                Some(watcher) => {
+                    watcher.notify_one();
+                    true
+                }
+                None => false,
+            });
+    }
+}
+
+impl Node {
+    fn new() -> Self {
+        Self {
+            state: Mutex::new(NodeState::default()),
+            view: ArcSwapOption::empty(),
+            watchers: Mutex::default(),
+        }
+    }
+}
+
+impl Session {
+    /// Takes one tick: the readings of `inventory`, received at `now`.
+    pub fn apply(&self, inventory: &Arc<Inventory>, sample: Sample, now: Timestamp) {
+        let Some(slot) = self.fleet.nodes.get(&self.node).map(|slot| slot.clone()) else {
+            return;
+        };
+        // Published under the node's lock, so that two streams of one node cannot publish out of
+        // order. Readers do not take it.
+        let mut state = slot.state.lock();
+        let view = state.apply(self.id, inventory, sample, now);
+        self.fleet.publish(&self.node, &slot, view);
+    }
+
+    /// The node it speaks for.
+    pub fn node(&self) -> &NodeName {
+        &self.node
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.fleet.sessions.fetch_sub(1, Ordering::Relaxed);
+        let Some(slot) = self.fleet.nodes.get(&self.node).map(|slot| slot.clone()) else {
+            return;
+        };
+        let mut state = slot.state.lock();
+        let view = state.close(self.id);
+        self.fleet.publish(&self.node, &slot, view);
+    }
+}

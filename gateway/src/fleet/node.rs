@@ -1,0 +1,315 @@
+//! One node: its sessions, what they add up to, and its history.
+//!
+//! Guarantees: a device is counted once, by UUID, with the newest session's holders and the newest
+//! reading. A session that ends takes along only what no other session vouches for; when the last
+//! one ends, what it said stays and grows old. An inventory takes effect with its first sample, so
+//! that readings are never billed to holders they were not taken for.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::frame::{Inventory, Sample};
+use shared::identity::{DeviceUuid, PodKey};
+use shared::time::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::view::{Index, NodeView, Row};
+
+/// Streams a node may have open: an update with surge needs two.
+const MAX_SESSIONS: usize = 4;
+/// Ticks kept for windows, whatever is asked for.
+const MAX_HISTORY: usize = 4_096;
+
+/// One node's sessions and history.
+#[derive(Debug)]
+pub struct NodeState {
+    /// Oldest first.
+    sessions: Vec<Session>,
+    history: VecDeque<Arc<NodeView>>,
+    keep: Duration,
+    /// The index of several sessions together, for as long as theirs stay the same.
+    merged: Option<(Vec<Arc<Index>>, Arc<Index>)>,
+}
+
+#[derive(Debug)]
+struct Session {
+    id: u64,
+    interval: Duration,
+    version: Arc<str>,
+    superseded: CancellationToken,
+    live: bool,
+    heard: Option<Arc<NodeView>>,
+}
+
+impl Default for NodeState {
+    fn default() -> Self {
+        Self {
+            sessions: Vec::new(),
+            history: VecDeque::new(),
+            keep: Duration::MAX,
+            merged: None,
+        }
+    }
+}
+
+impl NodeState {
+    /// A new stream speaks for the node. The oldest of too many is told to end.
+    pub fn open(
+        &mut self,
+        id: u64,
+        interval: Duration,
+        version: Arc<str>,
+        superseded: CancellationToken,
+    ) {
+        self.sessions.push(Session {
+            id,
+            interval,
+            version,
+            superseded,
+            live: true,
+            heard: None,
+        });
+        let live = self.sessions.iter().filter(|session| session.live).count();
+        if live > MAX_SESSIONS
+            && let Some(oldest) = self.sessions.iter().find(|session| session.live)
+        {
+            oldest.superseded.cancel();
+        }
+    }
+
+    /// Takes one tick of one session and returns what the node now says.
+    pub fn apply(
+        &mut self,
+        id: u64,
+        inventory: &Arc<Inventory>,
+        sample: Sample,
+        now: Timestamp,
+    ) -> Option<Arc<NodeView>> {
+        let known = self
+            .sessions
+            .iter()
+            .rev()
+            .find_map(|session| session.heard.clone());
+        let session = self.sessions.iter_mut().find(|session| session.id == id)?;
+        let before = session.heard.take();
+        let same = before.filter(|view| Arc::ptr_eq(view.index().inventory(), inventory));
+        let index = match &same {
+            Some(view) => view.index().clone(),
+            None => {
+                let known = known.as_ref().map(|view| &**view.index());
+                Arc::new(Index::new(inventory.clone(), known, now))
+            }
+        };
+        let devices = sample
+            .devices
+            .into_iter()
+            .enumerate()
+            .map(|(at, device)| match device {
+                Some(d) => Some(Row {
+                    taken_at: now - d.age,
+                    readings: d.readings,
+                    held: d.held,
+                }),
+                None => same.as_ref()?.row(at).cloned(),
+            });
+        let engines = sample
+            .engines
+            .into_iter()
+            .enumerate()
+            .map(|(at, engine)| match engine {
+                Some(e) => Some(Row {
+                    taken_at: now - e.age,
+                    readings: e.readings,
+                    held: Vec::new(),
+                }),
+                None => same.as_ref()?.engine_row(at).cloned(),
+            });
+        let (devices, engines) = (devices.collect(), engines.collect());
+        session.heard = Some(Arc::new(NodeView::new(
+            index,
+            devices,
+            engines,
+            session.interval,
+            now,
+        )));
+        // Whoever left before is now spoken for.
+        self.sessions.retain(|session| session.live);
+        let view = self.view();
+        self.remember(view.as_ref(), now);
+        view
+    }
+
+    /// A stream ended. Returns what the node says without it.
+    pub fn close(&mut self, id: u64) -> Option<Arc<NodeView>> {
+        if let Some(session) = self.sessions.iter_mut().find(|session| session.id == id) {
+            session.live = false;
+        }
+        let spoken_for = self
+            .sessions
+            .iter()
+            .any(|session| session.live && session.heard.is_some());
+        // The last word stays until someone else speaks; a session never heard leaves no trace.
+        self.sessions
+            .retain(|session| session.live || (!spoken_for && session.heard.is_some()));
+        self.view()
+    }
+
+    /// Open streams, and the version of the agent that is read.
+    pub fn status(&self) -> (usize, Arc<str>) {
+        let live = self.sessions.iter().filter(|session| session.live).count();
+        let version = self
+            .sessions
+            .last()
+            .map_or_else(|| "".into(), |session| session.version.clone());
+        (live, version)
+    }
+
+    /// What the node said since `from`, oldest first.
+    pub fn history(&self, from: Timestamp) -> Vec<Arc<NodeView>> {
+        let start = self.history.partition_point(|view| view.received_at < from);
+        self.history.range(start..).cloned().collect()
+    }
+
+    /// Keeps `keep` of history from now on.
+    pub fn keep(&mut self, keep: Duration, now: Timestamp) {
+        self.keep = keep;
+        self.forget(now);
+    }
+
+    fn remember(&mut self, view: Option<&Arc<NodeView>>, now: Timestamp) {
+        if let Some(view) = view
+            && !self.keep.is_zero()
+        {
+            self.history.push_back(view.clone());
+        }
+        self.forget(now);
+    }
+
+    fn forget(&mut self, now: Timestamp) {
+        let keep = self.keep;
+        while self.history.len() > MAX_HISTORY
+            || self
+                .history
+                .front()
+                .is_some_and(|view| now.since(view.received_at) > keep)
+        {
+            self.history.pop_front();
+        }
+    }
+
+    /// What the sessions that were heard add up to.
+    fn view(&mut self) -> Option<Arc<NodeView>> {
+        let heard: Vec<Arc<NodeView>> = self
+            .sessions
+            .iter()
+            .rev()
+            .filter_map(|session| session.heard.clone())
+            .collect();
+        let newest = heard.first()?;
+        if heard.len() == 1 {
+            self.merged = None;
+            return Some(newest.clone());
+        }
+        let sources: Vec<_> = heard.iter().map(|view| view.index().clone()).collect();
+        let index = match &self.merged {
+            Some((from, index)) if same_indexes(from, &sources) => index.clone(),
+            _ => Arc::new(merged_index(&sources, newest.received_at)),
+        };
+        self.merged = Some((sources, index.clone()));
+        Some(Arc::new(merged_view(&heard, index)))
+    }
+}
+
+fn same_indexes(a: &[Arc<Index>], b: &[Arc<Index>]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
+}
+
+/// The newest session's inventory, and after it what only older ones have.
+fn merged_index(newest_first: &[Arc<Index>], now: Timestamp) -> Index {
+    let (mut devices, mut engines) = (HashSet::new(), HashSet::new());
+    let mut inventory = Inventory::default();
+    for index in newest_first {
+        let from = index.inventory();
+        let new = from
+            .devices
+            .iter()
+            .filter(|device| devices.insert(device.uuid.clone()));
+        inventory.devices.extend(new.cloned());
+        let new = from
+            .engines
+            .iter()
+            .filter(|engine| engines.insert(engine.pod.clone()));
+        inventory.engines.extend(new.cloned());
+        inventory.reason = inventory.reason.or_else(|| from.reason.clone());
+    }
+    Index::new(
+        Arc::new(inventory),
+        newest_first.first().map(|index| &**index),
+        now,
+    )
+}
+
+/// For each device and engine the newest reading, whoever has it.
+fn merged_view(newest_first: &[Arc<NodeView>], index: Arc<Index>) -> NodeView {
+    let mut rows: HashMap<&DeviceUuid, Row> = HashMap::new();
+    let mut engine_rows: HashMap<&PodKey, Row> = HashMap::new();
+    let known: HashMap<_, _> = index
+        .inventory()
+        .devices
+        .iter()
+        .map(|device| (&device.uuid, &device.holders))
+        .collect();
+    for view in newest_first {
+        for (at, device) in view.inventory().devices.iter().enumerate() {
+            let Some(row) = view
+                .row(at)
+                .filter(|row| is_newer(row, rows.get(&device.uuid)))
+            else {
+                continue;
+            };
+            let mut row = row.clone();
+            // Places of holders are the reporting session's own.
+            if known
+                .get(&device.uuid)
+                .is_none_or(|holders| **holders != device.holders)
+            {
+                row.held.clear();
+            }
+            rows.insert(&device.uuid, row);
+        }
+        for (at, engine) in view.inventory().engines.iter().enumerate() {
+            if let Some(row) = view.engine_row(at)
+                && is_newer(row, engine_rows.get(&engine.pod))
+            {
+                engine_rows.insert(&engine.pod, row.clone());
+            }
+        }
+    }
+    let inventory = index.inventory();
+    let devices = inventory
+        .devices
+        .iter()
+        .map(|device| rows.remove(&device.uuid))
+        .collect();
+    let engines = inventory
+        .engines
+        .iter()
+        .map(|engine| engine_rows.remove(&engine.pod))
+        .collect();
+    let interval = newest_first
+        .iter()
+        .map(|view| view.interval)
+        .max()
+        .unwrap_or_default();
+    let received_at = newest_first
+        .iter()
+        .map(|view| view.received_at)
+        .max()
+        .unwrap_or_default();
+    NodeView::new(index.clone(), devices, engines, interval, received_at)
+}
+
+fn is_newer(row: &Row, known: Option<&Row>) -> bool {
+    known.is_none_or(|known| known.taken_at < row.taken_at)
+}

@@ -1,0 +1,249 @@
+//! One tick of one node, indexed by pod.
+//!
+//! Guarantees: immutable, so a reader may keep it. A pod's reading is its share of the device's:
+//! what holders use up together is split, what each feels in full is not, and a share that is not
+//! known makes the reading failed, not full.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::frame::{Device, HeldReading, Inventory};
+use shared::identity::{PodKey, PodUid};
+use shared::metric::{Metric, MetricSet};
+use shared::reading::{Reading, Readings};
+use shared::time::Timestamp;
+
+/// One tick of one node.
+#[derive(Debug)]
+pub struct NodeView {
+    /// When the gateway received it.
+    pub received_at: Timestamp,
+    /// The agent's sampling interval.
+    pub interval: Duration,
+    index: Arc<Index>,
+    devices: Vec<Option<Row>>,
+    engines: Vec<Option<Row>>,
+}
+
+/// The readings of one device or engine.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// When they were read, on the gateway's clock.
+    pub taken_at: Timestamp,
+    /// The readings.
+    pub readings: Readings,
+    /// Readings known per holder.
+    pub held: Vec<HeldReading>,
+}
+
+/// An inventory with what each pod holds of it.
+#[derive(Debug, Default)]
+pub struct Index {
+    inventory: Arc<Inventory>,
+    pods: HashMap<PodKey, Claims>,
+}
+
+#[derive(Debug)]
+struct Claims {
+    /// Since when the node has spoken of this pod without a break.
+    since: Timestamp,
+    devices: Vec<Claim>,
+    engine: Option<usize>,
+}
+
+/// What one pod holds of one device.
+#[derive(Debug)]
+pub struct Claim {
+    /// Place of the device in the inventory.
+    pub device: usize,
+    /// The pod's UID as the agent knows it.
+    pub uid: Option<PodUid>,
+    /// Places of the pod's containers among the device's holders.
+    holders: Vec<usize>,
+    /// Share of all of them; `None` if any is not known.
+    pub share: Option<f64>,
+}
+
+impl Index {
+    /// Indexes an inventory; pods that `before` knew keep the time since when they are known.
+    pub fn new(inventory: Arc<Inventory>, before: Option<&Self>, now: Timestamp) -> Self {
+        let mut pods: HashMap<PodKey, Claims> = HashMap::new();
+        let known_since = |pod: &PodKey| {
+            before
+                .and_then(|index| index.pods.get(pod))
+                .map_or(now, |claims| claims.since)
+        };
+        let new = |pod: &PodKey| Claims {
+            since: known_since(pod),
+            devices: Vec::new(),
+            engine: None,
+        };
+        for (at, device) in inventory.devices.iter().enumerate() {
+            for (place, holder) in device.holders.iter().enumerate() {
+                let claims = pods
+                    .entry(holder.pod.clone())
+                    .or_insert_with(|| new(&holder.pod));
+                let same = |claim: &&mut Claim| claim.device == at && claim.uid == holder.uid;
+                match claims.devices.iter_mut().find(same) {
+                    Some(claim) => {
+                        claim.holders.push(place);
+                        let sum = claim.share.zip(holder.share).map(|(a, b)| (a + b).min(1.0));
+                        claim.share = sum;
+                    }
+                    None => claims.devices.push(Claim {
+                        device: at,
+                        uid: holder.uid.clone(),
+                        holders: vec![place],
+                        share: holder.share,
+                    }),
+                }
+            }
+        }
+        for (at, engine) in inventory.engines.iter().enumerate() {
+            pods.entry(engine.pod.clone())
+                .or_insert_with(|| new(&engine.pod))
+                .engine = Some(at);
+        }
+        Self { inventory, pods }
+    }
+
+    /// The inventory it indexes.
+    pub fn inventory(&self) -> &Arc<Inventory> {
+        &self.inventory
+    }
+}
+
+fn may_be(claimed: Option<&PodUid>, wanted: Option<&PodUid>) -> bool {
+    claimed
+        .zip(wanted)
+        .is_none_or(|(claimed, wanted)| claimed == wanted)
+}
+
+impl NodeView {
+    /// One tick; `devices` and `engines` run parallel to the inventory's.
+    pub fn new(
+        index: Arc<Index>,
+        devices: Vec<Option<Row>>,
+        engines: Vec<Option<Row>>,
+        interval: Duration,
+        received_at: Timestamp,
+    ) -> Self {
+        Self {
+            received_at,
+            interval,
+            index,
+            devices,
+            engines,
+        }
+    }
+
+    /// What the node has.
+    pub fn inventory(&self) -> &Inventory {
+        &self.index.inventory
+    }
+
+    /// Every pod it speaks of.
+    pub fn pods(&self) -> impl Iterator<Item = &PodKey> {
+        self.index.pods.keys()
+    }
+
+    /// Whether it speaks of `pod`.
+    pub fn holds(&self, pod: &PodKey) -> bool {
+        self.index.pods.contains_key(pod)
+    }
+
+    /// Since when the node has spoken of `pod` without a break.
+    pub fn known_since(&self, pod: &PodKey) -> Option<Timestamp> {
+        self.index.pods.get(pod).map(|claims| claims.since)
+    }
+
+    /// Whether both come from the very same inventory.
+    pub fn has_index_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.index, &other.index)
+    }
+
+    pub(super) fn index(&self) -> &Arc<Index> {
+        &self.index
+    }
+
+    /// The devices `pod` holds, where its UID agrees or one side does not know it.
+    pub fn devices_of<'a>(
+        &'a self,
+        pod: &PodKey,
+        uid: Option<&'a PodUid>,
+    ) -> impl Iterator<Item = (&'a Claim, &'a Device)> {
+        let claims = self
+            .index
+            .pods
+            .get(pod)
+            .map_or(&[][..], |claims| &claims.devices);
+        claims
+            .iter()
+            .filter(move |claim| may_be(claim.uid.as_ref(), uid))
+            .map(|claim| (claim, &self.index.inventory.devices[claim.device]))
+    }
+
+    /// The readings of the engine in `pod`, if the node reads one: `Some(None)` before the first.
+    pub fn engine_of(&self, pod: &PodKey, uid: Option<&PodUid>) -> Option<Option<&Row>> {
+        let at = self.index.pods.get(pod)?.engine?;
+        let claimed = self.index.inventory.engines[at].uid.as_ref();
+        may_be(claimed, uid).then(|| self.engines[at].as_ref())
+    }
+
+    /// The readings of the device at `at` of the inventory.
+    pub fn row(&self, at: usize) -> Option<&Row> {
+        self.devices[at].as_ref()
+    }
+
+    /// The engine readings at `at` of the inventory.
+    pub fn engine_row(&self, at: usize) -> Option<&Row> {
+        self.engines[at].as_ref()
+    }
+
+    /// The pod's own reading of a device it holds, and when it was taken.
+    pub fn reading(&self, claim: &Claim, metric: Metric) -> (Reading, Option<Timestamp>) {
+        match &self.devices[claim.device] {
+            Some(row) => (row.share_of(claim, metric), Some(row.taken_at)),
+            None => (Reading::Unsupported, None),
+        }
+    }
+
+    /// The metrics a pod has values of, on any of its devices or its engine.
+    pub fn offers(&self, pod: &PodKey) -> MetricSet {
+        let mut offers = MetricSet::default();
+        if let Some(claims) = self.index.pods.get(pod) {
+            let devices = claims
+                .devices
+                .iter()
+                .filter_map(|claim| self.row(claim.device));
+            let engine = claims.engine.and_then(|at| self.engine_row(at));
+            devices
+                .chain(engine)
+                .for_each(|row| offers.extend(row.readings.known()));
+        }
+        offers
+    }
+}
+
+impl Row {
+    fn share_of(&self, claim: &Claim, metric: Metric) -> Reading {
+        let mut held = self
+            .held
+            .iter()
+            .filter(|r| r.metric == metric && claim.holders.contains(&r.holder))
+            .peekable();
+        if held.peek().is_some() {
+            return Reading::checked(metric, held.map(|reading| reading.value).sum());
+        }
+        match (self.readings.get(metric), claim.share) {
+            (Reading::Ok(value), Some(share)) if metric.is_split_by_share() => {
+                Reading::Ok(value * share)
+            }
+            (Reading::Ok(_), None) if metric.is_split_by_share() => {
+                Reading::Failed("its share of a shared device is not known".into())
+            }
+            (reading, _) => reading,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The read-only HTTP port.
+//!
+//! * `GET /healthz` – 200 while the process lives
+//! * `GET /readyz` – 200 once this replica answers for everything, 503 before and at shutdown
+//! * `GET /metrics` – Prometheus text 0.0.4
+//! * `GET /api/v1/nodes`, `/api/v1/pods`, `/api/v1/workloads`
+//! * `GET /api/v1/scaledobjects/{namespace}/{name}/explain`
+//! * `GET /` – this list
+
+/// The JSON of nodes, pods and workloads.
+pub mod listing;
+/// What is scraped.
+pub mod metrics;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::error_handling::HandleErrorLayer;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceBuilder;
+
+use crate::answer::{Answers, Refusal};
+use crate::explain::explain;
+use metrics::Metrics;
+
+/// Requests answered at once; more are told to come again.
+const MAX_AT_ONCE: usize = 64;
+
+/// What the routes read.
+#[derive(Clone)]
+pub struct Pages {
+    answers: Arc<Answers>,
+    metrics: Arc<Metrics>,
+    shutdown: CancellationToken,
+}
+
+impl Pages {
+    /// Pages about `answers`.
+    pub fn new(answers: Arc<Answers>, metrics: Arc<Metrics>, shutdown: CancellationToken) -> Self {
+        Self {
+            answers,
+            metrics,
+            shutdown,
+        }
+    }
+
+    /// The routes.
+    pub fn router(self) -> Router {
+        let overload = HandleErrorLayer::new(|_| async { StatusCode::SERVICE_UNAVAILABLE });
+        let limit = ServiceBuilder::new()
+            .layer(overload)
+            .load_shed()
+            .concurrency_limit(MAX_AT_ONCE);
+        Router::new()
+            .route("/metrics", get(Self::metrics))
+            .route("/api/v1/nodes", get(Self::nodes))
+            .route("/api/v1/pods", get(Self::pods))
+            .route("/api/v1/workloads", get(Self::workloads))
+            .route(
+                "/api/v1/scaledobjects/{namespace}/{name}/explain",
+                get(Self::explain),
+            )
+            .route("/", get(Self::index))
+            .layer(limit)
+            // Probes are answered however busy it is.
+            .route("/healthz", get(|| async { "ok\n" }))
+            .route("/readyz", get(Self::ready))
+            .with_state(self)
+    }
+
+    async fn ready(State(pages): State<Self>) -> Response {
+        if pages.shutdown.is_cancelled() {
+            return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response();
+        }
+        if pages.answers.is_warm() {
+            return "ok\n".into_response();
+        }
+        let waiting = match pages.answers.directory().snapshot() {
+            None => "waiting for the directory\n",
+            Some(_) => "waiting for the agents of ready pods\n",
+        };
+        (StatusCode::SERVICE_UNAVAILABLE, waiting).into_response()
+    }
+
+    async fn metrics(State(pages): State<Self>) -> Response {
+        let kind = [(
+            header::CONTENT_TYPE,
+            "text/plain; version=0.0.4; charset=utf-8",
+        )];
+        (kind, pages.metrics.text(&pages.answers)).into_response()
+    }
+
+    async fn nodes(State(pages): State<Self>) -> Response {
+        Json(listing::nodes(&pages.answers)).into_response()
+    }
+
+    async fn pods(State(pages): State<Self>) -> Response {
+        Json(listing::pods(&pages.answers)).into_response()
+    }
+
+    async fn workloads(State(pages): State<Self>) -> Response {
+        Json(listing::workloads(&pages.answers)).into_response()
+    }
+
+    async fn explain(
+        State(pages): State<Self>,
+        Path((namespace, name)): Path<(String, String)>,
+    ) -> Response {
+        match explain(&pages.answers, &namespace, &name) {
+            Ok(explanation) => Json(explanation).into_response(),
+            Err(refusal) => {
+                let status = match refusal {
+                    Refusal::NotFound(_) => StatusCode::NOT_FOUND,
+                    _ => StatusCode::SERVICE_UNAVAILABLE,
+                };
+                (status, Json(json!({ "error": refusal.to_string() }))).into_response()
+            }
+        }
+    }
+
+    async fn index() -> Response {
+        let page = concat!(
+            "keda-gpu-gateway\n\n",
+            "/readyz\n/healthz\n/metrics\n/api/v1/nodes\n/api/v1/pods\n/api/v1/workloads\n",
+            "/api/v1/scaledobjects/NAMESPACE/NAME/explain\n"
+        );
+        page.into_response()
+    }
+}

@@ -1,0 +1,258 @@
+//! What is scraped: counters kept while serving, and the state as it is at the scrape.
+//!
+//! Guarantees: sizes and ages are read at scrape time, never kept in step by hand; a node, device
+//! or trigger that is gone is gone from the next scrape; labels come from bounded sets.
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::{EncodeLabelSet, prometheus_text};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+use shared::metric::Metric;
+use shared::process::VERSION;
+use std::sync::atomic::AtomicU64;
+
+use crate::answer::{Answers, Question};
+use crate::explain::metadata_of;
+use crate::ingest;
+use crate::scaler;
+use crate::trigger::verdict::Outcome;
+
+type Number = Gauge<f64, AtomicU64>;
+
+/// The counters, and how to write everything.
+pub struct Metrics {
+    counters: Mutex<Registry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Build {
+    version: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfNode {
+    node: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfDevice {
+    node: String,
+    gpu_uuid: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfTrigger {
+    namespace: String,
+    scaledobject: String,
+    metric: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PodsOfTrigger {
+    namespace: String,
+    scaledobject: String,
+    metric: String,
+    state: &'static str,
+}
+
+impl Metrics {
+    /// Metrics over the counters of ingest and scaler.
+    pub fn new(ingest: &ingest::Counts, scaler: &scaler::Calls) -> Self {
+        let mut registry = Registry::with_prefix("gpu_gateway");
+        ingest.register(&mut registry);
+        scaler.register(&mut registry);
+        Self {
+            counters: Mutex::new(registry),
+        }
+    }
+
+    /// Everything in the Prometheus text format 0.0.4.
+    pub fn text(&self, answers: &Answers) -> String {
+        let mut state = Registry::with_prefix("gpu_gateway");
+        gateway(&mut state, answers);
+        nodes(&mut state, answers);
+        triggers(&mut state, answers);
+        let mut text = String::new();
+        for registry in [&*self.counters.lock(), &state] {
+            prometheus_text::encode(&mut text, registry)
+                .expect("writing to a String does not fail");
+        }
+        text
+    }
+}
+
+fn number(registry: &mut Registry, name: &str, help: &str, value: f64) {
+    let gauge = Number::default();
+    gauge.set(value);
+    registry.register(name, help, gauge);
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts of sessions and conflicts"
+)]
+fn gateway(registry: &mut Registry, answers: &Answers) {
+    let build = Family::<Build, Gauge>::default();
+    build.get_or_create(&Build { version: VERSION }).set(1);
+    registry.register("build_info", "Version of this gateway", build);
+    let ready = f64::from(u8::from(answers.is_warm()));
+    number(
+        registry,
+        "ready",
+        "Whether this replica answers for everything",
+        ready,
+    );
+    let sessions = answers.fleet().sessions() as f64;
+    number(
+        registry,
+        "agent_sessions",
+        "Agent streams that are open",
+        sessions,
+    );
+    let conflicts = answers.fleet().conflicts().len() as f64;
+    number(
+        registry,
+        "device_conflicts",
+        "Devices that more than one node claims",
+        conflicts,
+    );
+    if let Some(snapshot) = answers.directory().snapshot() {
+        let age = answers.clock().now().since(snapshot.as_of).as_secs_f64();
+        let gauge = Number::default();
+        gauge.set(age);
+        let help = "How long ago the directory was known to be true";
+        registry.register_with_unit("directory_age", help, Unit::Seconds, gauge);
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a node has at most 1024 devices"
+)]
+fn nodes(registry: &mut Registry, answers: &Answers) {
+    let now = answers.clock().now();
+    let [age, devices] = [(); 2].map(|()| Family::<OfNode, Number>::default());
+    let [failed, device_age, utilization, memory] =
+        [(); 4].map(|()| Family::<OfDevice, Number>::default());
+    for node in answers.fleet().nodes() {
+        let Some(view) = node.view else { continue };
+        let label = OfNode {
+            node: node.name.to_string(),
+        };
+        age.get_or_create(&label)
+            .set(now.since(view.received_at).as_secs_f64());
+        devices
+            .get_or_create(&label)
+            .set(view.inventory().devices.len() as f64);
+        for (at, device) in view.inventory().devices.iter().enumerate() {
+            let label = OfDevice {
+                node: node.name.to_string(),
+                gpu_uuid: device.uuid.to_string(),
+            };
+            let Some(row) = view.row(at) else { continue };
+            device_age
+                .get_or_create(&label)
+                .set(now.since(row.taken_at).as_secs_f64());
+            failed
+                .get_or_create(&label)
+                .set(row.readings.failures().count() as f64);
+            if let Some(value) = row.readings.value(Metric::GpuUtilization) {
+                utilization.get_or_create(&label).set(value / 100.0);
+            }
+            if let Some(value) = row.readings.value(Metric::MemoryUsedMib) {
+                memory.get_or_create(&label).set(value * 1_048_576.0);
+            }
+        }
+    }
+    let help = "Time since the node's last sample";
+    registry.register_with_unit("node_age", help, Unit::Seconds, age);
+    registry.register("node_devices", "Devices the node reports", devices);
+    registry.register(
+        "device_failed_readings",
+        "Metrics of the device that could not be read",
+        failed,
+    );
+    let help = "Time since the device was read";
+    registry.register_with_unit("device_age", help, Unit::Seconds, device_age);
+    let help = "Share of time in which the GPU was busy (gpu_utilization)";
+    registry.register_with_unit("device_utilization", help, Unit::Ratios, utilization);
+    let help = "Device memory in use (memory_used_mib)";
+    registry.register_with_unit("device_memory_used", help, Unit::Bytes, memory);
+}
+
+fn triggers(registry: &mut Registry, answers: &Answers) {
+    let Some(snapshot) = answers.directory().snapshot() else {
+        return;
+    };
+    let now = answers.clock().now();
+    let [value, target, active, up, replicas] =
+        [(); 5].map(|()| Family::<OfTrigger, Number>::default());
+    let pods = Family::<PodsOfTrigger, Number>::default();
+    for object in snapshot.objects() {
+        for metadata in metadata_of(answers, object) {
+            let (namespace, name) = (&*object.key.namespace, &*object.key.name);
+            let Ok(spec) = answers.metric_spec(&metadata) else {
+                continue;
+            };
+            let label = OfTrigger {
+                namespace: namespace.into(),
+                scaledobject: name.into(),
+                metric: spec.name.to_string(),
+            };
+            target.get_or_create(&label).set(spec.target);
+            let answered = answers.assess(
+                Question {
+                    namespace,
+                    name,
+                    metadata: &metadata,
+                },
+                now,
+            );
+            let known = answered
+                .as_ref()
+                .is_ok_and(|a| matches!(a.verdict.outcome, Outcome::Value(_)));
+            up.get_or_create(&label).set(f64::from(u8::from(known)));
+            let Ok(assessment) = answered else { continue };
+            replicas
+                .get_or_create(&label)
+                .set(f64::from(assessment.observed.replicas));
+            if let Outcome::Value(v) = assessment.verdict.outcome {
+                value.get_or_create(&label).set(v);
+                active
+                    .get_or_create(&label)
+                    .set(f64::from(u8::from(answers.activity(&assessment))));
+            }
+            let coverage = assessment.verdict.coverage;
+            for (state, count) in [
+                ("reporting", coverage.reporting),
+                ("starting", coverage.starting + coverage.absent),
+                ("missing", coverage.missing + coverage.unsupported),
+                ("stuck", coverage.stuck),
+            ] {
+                let OfTrigger {
+                    namespace,
+                    scaledobject,
+                    metric,
+                } = label.clone();
+                let label = PodsOfTrigger {
+                    namespace,
+                    scaledobject,
+                    metric,
+                    state,
+                };
+                pods.get_or_create(&label).set(f64::from(count));
+            }
+        }
+    }
+    registry.register("trigger_value", "Value that GetMetrics returns", value);
+    registry.register("trigger_target", "Target per replica", target);
+    registry.register("trigger_active", "Whether IsActive returns true", active);
+    registry.register(
+        "trigger_up",
+        "Whether there is a value rather than an error",
+        up,
+    );
+    registry.register("trigger_replicas", "Replicas ordered", replicas);
+    registry.register("trigger_pods", "Pods of the workload by state", pods);
+}

@@ -1,0 +1,267 @@
+//! The agents' stream: check, decode, hand to the fleet.
+//!
+//! Guarantees: Hello comes first and once, an inventory before the first sample; what breaks that
+//! order, or is larger than a node can be, ends the stream with a status that says so. A bad
+//! element costs only itself, and is counted. A stream ends with OK at shutdown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use proto::convert::{self, Link};
+use proto::uplink::agent_message::Body;
+use proto::uplink::uplink_server::Uplink;
+use proto::uplink::{AgentMessage, GatewayMessage, Hello, Welcome, gateway_message};
+use shared::process::{Clock, VERSION};
+use shared::time::Timestamp;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{debug, info, warn};
+
+use crate::fleet::{Fleet, Session};
+
+/// How long an agent may take to say who it is.
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// Sampling intervals an agent may have.
+const INTERVALS_MS: std::ops::RangeInclusive<u32> = 100..=60_000;
+
+/// The service agents push to.
+pub struct Ingest {
+    fleet: Arc<Fleet>,
+    clock: Clock,
+    counts: Counts,
+    shutdown: CancellationToken,
+}
+
+/// What is counted about the agents' messages.
+#[derive(Clone, Default)]
+pub struct Counts {
+    messages: Counter,
+    refused: Family<Refused, Counter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refused {
+    what: &'static str,
+}
+
+impl Counts {
+    /// Registers the counters.
+    pub fn register(&self, registry: &mut Registry) {
+        let messages = self.messages.clone();
+        registry.register("uplink_messages", "Messages received from agents", messages);
+        let what = "Streams and elements of messages refused, by what was refused";
+        registry.register("uplink_refused", what, self.refused.clone());
+    }
+
+    fn refuse(&self, what: &'static str, count: usize) {
+        self.refused
+            .get_or_create(&Refused { what })
+            .inc_by(count as u64);
+    }
+}
+
+impl Ingest {
+    /// Hands what agents push to `fleet`.
+    pub fn new(
+        fleet: Arc<Fleet>,
+        clock: Clock,
+        counts: Counts,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self {
+            fleet,
+            clock,
+            counts,
+            shutdown,
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Uplink for Ingest {
+    type PushStream = ReceiverStream<Result<GatewayMessage, Status>>;
+
+    async fn push(
+        &self,
+        request: Request<Streaming<AgentMessage>>,
+    ) -> Result<Response<Self::PushStream>, Status> {
+        let peer = request
+            .remote_addr()
+            .map_or_else(String::new, |peer| peer.to_string());
+        let (replies, stream) = mpsc::channel(1);
+        let conversation = Conversation {
+            fleet: self.fleet.clone(),
+            counts: self.counts.clone(),
+            session: None,
+            link: None,
+            refusals_logged: false,
+        };
+        let (clock, shutdown) = (self.clock, self.shutdown.clone());
+        tokio::spawn(async move {
+            let listen = listen(conversation, request.into_inner(), clock, &replies);
+            match shutdown.run_until_cancelled(listen).await {
+                None | Some(Ok(())) => debug!(peer, "agent stream ended"),
+                Some(Err(status)) => {
+                    info!(peer, code = ?status.code(), error = status.message(), "agent stream refused");
+                    // The agent may be gone already.
+                    replies.send(Err(status)).await.ok();
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+async fn listen(
+    mut conversation: Conversation,
+    mut messages: Streaming<AgentMessage>,
+    clock: Clock,
+    replies: &mpsc::Sender<Result<GatewayMessage, Status>>,
+) -> Result<(), Status> {
+    let first = tokio::time::timeout(HELLO_WITHIN, messages.message()).await;
+    let mut next = first.map_err(|_| Status::deadline_exceeded("no Hello within 10 s"))?;
+    loop {
+        let message = match next {
+            Ok(Some(message)) => message,
+            // The agent left, or its connection did.
+            Ok(None) => return Ok(()),
+            Err(status) => {
+                debug!(error = status.message(), "agent stream broke");
+                return Ok(());
+            }
+        };
+        if let Some(welcome) = conversation.take(message, clock.now())? {
+            let body = Some(gateway_message::Body::Welcome(welcome));
+            if replies.send(Ok(GatewayMessage { body })).await.is_err() {
+                return Ok(());
+            }
+        }
+        next = match conversation.superseded() {
+            Some(superseded) => match superseded.run_until_cancelled(messages.message()).await {
+                Some(next) => next,
+                None => return Err(Status::aborted("newer streams of this node took over")),
+            },
+            None => messages.message().await,
+        };
+    }
+}
+
+/// What one agent has said so far.
+struct Conversation {
+    fleet: Arc<Fleet>,
+    counts: Counts,
+    session: Option<Session>,
+    link: Option<Link>,
+    refusals_logged: bool,
+}
+
+impl Conversation {
+    fn superseded(&self) -> Option<CancellationToken> {
+        self.session
+            .as_ref()
+            .map(|session| session.superseded.clone())
+    }
+
+    /// Takes one message; the welcome is the answer to Hello.
+    fn take(&mut self, message: AgentMessage, now: Timestamp) -> Result<Option<Welcome>, Status> {
+        self.counts.messages.inc();
+        match (message.body, &self.session, &self.link) {
+            (Some(Body::Hello(hello)), None, _) => self.hello(hello).map(Some),
+            (Some(Body::Hello(_)), Some(_), _) => Err(self.out_of_order("Hello came twice")),
+            (_, None, _) => Err(self.out_of_order("Hello must come first")),
+            (Some(Body::Inventory(inventory)), Some(_), _) => {
+                let (link, refusals) = Link::open(inventory).map_err(|error| {
+                    self.counts.refuse("inventory", 1);
+                    Status::resource_exhausted(error.to_string())
+                })?;
+                self.report("inventory element", &refusals);
+                self.link = Some(link);
+                Ok(None)
+            }
+            (Some(Body::Sample(_)), Some(_), None) => {
+                Err(self.out_of_order("an Inventory must come before a Sample"))
+            }
+            (Some(Body::Sample(sample)), Some(session), Some(link)) => {
+                match link.sample(sample) {
+                    Ok((sample, refusals)) => {
+                        session.apply(link.inventory(), sample, now);
+                        self.report("sample element", &refusals);
+                    }
+                    Err(error) => self.report("sample", &[error.to_string()]),
+                }
+                Ok(None)
+            }
+            // A newer agent may say what this gateway does not know.
+            (None, Some(_), _) => Ok(None),
+        }
+    }
+
+    fn out_of_order(&self, why: &str) -> Status {
+        self.counts.refuse("order", 1);
+        Status::invalid_argument(why)
+    }
+
+    fn hello(&mut self, hello: Hello) -> Result<Welcome, Status> {
+        let refuse = |why: String| {
+            self.counts.refuse("hello", 1);
+            Err(Status::invalid_argument(why))
+        };
+        let length = hello.node.len();
+        if !(1..=convert::MAX_NAME).contains(&length) {
+            return refuse(format!(
+                "node name of {length} bytes; 1 to {} are",
+                convert::MAX_NAME
+            ));
+        }
+        if !INTERVALS_MS.contains(&hello.interval_ms) {
+            return refuse(format!(
+                "interval of {} ms; 100 to 60000 are",
+                hello.interval_ms
+            ));
+        }
+        let interval = Duration::from_millis(u64::from(hello.interval_ms));
+        let version: String = hello.version.chars().take(64).collect();
+        let node = hello.node.into();
+        let session = self
+            .fleet
+            .open(node, interval, version.into())
+            .map_err(|full| {
+                self.counts.refuse("node", 1);
+                Status::resource_exhausted(full.to_string())
+            })?;
+        info!(node = %session.node(), "agent connected");
+        self.session = Some(session);
+        let sessions = u32::try_from(self.fleet.sessions()).unwrap_or(u32::MAX);
+        Ok(Welcome {
+            version: VERSION.into(),
+            sessions,
+        })
+    }
+
+    /// Counts what was left out; says it once a stream.
+    fn report(&mut self, what: &'static str, refusals: &[String]) {
+        let Some(first) = refusals.first() else {
+            return;
+        };
+        self.counts.refuse(what, refusals.len());
+        if !std::mem::replace(&mut self.refusals_logged, true) {
+            let node = self
+                .session
+                .as_ref()
+                .map(|session| session.node().to_string());
+            warn!(
+                node,
+                what,
+                count = refusals.len(),
+                first,
+                "parts of a message refused"
+            );
+        }
+    }
+}

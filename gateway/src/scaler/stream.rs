@@ -1,0 +1,163 @@
+//! StreamIsActive and StreamMetricSpec.
+//!
+//! Guarantees: one `true` on opening if the workload is active, then one on every edge from
+//! inactive to active; never `false`, never a tick, never a backlog. What is not known is no edge.
+//! Only while the target is known to be at zero is a `true` repeated a few times, because KEDA may
+//! have dropped it. Streams end with OK at shutdown and free everything when the client leaves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::keda::{GetMetricSpecResponse, IsActiveResponse, ScaledObjectRef};
+use shared::time::Timestamp;
+use tokio::sync::{Notify, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::{OpenStream, standing_question};
+use crate::answer::Answers;
+
+/// Time alone changes answers too: readings grow stale, grace periods end.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// When a `true` is repeated while the target stays at zero, counted from the edge.
+const REPEATS: [Duration; 3] = [
+    Duration::from_secs(2),
+    Duration::from_secs(6),
+    Duration::from_secs(14),
+];
+
+/// What was last known and said on one stream.
+#[derive(Debug, Default)]
+struct Edge {
+    active: Option<bool>,
+    since: Timestamp,
+    repeated: usize,
+}
+
+impl Edge {
+    /// Takes what is known now and returns whether to say `true`.
+    fn on(&mut self, active: Option<bool>, at_zero: bool, now: Timestamp) -> bool {
+        let was = self.active;
+        self.active = active.or(was);
+        match (was, active) {
+            (Some(true), Some(true)) => {
+                let due = REPEATS
+                    .get(self.repeated)
+                    .is_some_and(|at| now.since(self.since) >= *at);
+                self.repeated += usize::from(due);
+                due && at_zero
+            }
+            (_, Some(true)) => {
+                (self.since, self.repeated) = (now, 0);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Follows the activity of one trigger.
+pub(super) fn activity(
+    answers: Arc<Answers>,
+    reference: ScaledObjectRef,
+    shutdown: CancellationToken,
+    open: OpenStream,
+) -> ReceiverStream<Result<IsActiveResponse, Status>> {
+    let (messages, stream) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let _open = open;
+        shutdown
+            .run_until_cancelled(follow(&answers, &reference, &messages))
+            .await;
+    });
+    ReceiverStream::new(stream)
+}
+
+async fn follow(
+    answers: &Answers,
+    reference: &ScaledObjectRef,
+    messages: &mpsc::Sender<Result<IsActiveResponse, Status>>,
+) {
+    let question = standing_question(reference);
+    let mut topology = answers.fleet().topology();
+    let mut directory = answers.directory().changes();
+    let mut edge = Edge::default();
+    loop {
+        // A new one each time, so that nodes the workload has left forget the old.
+        let spoken = Arc::new(Notify::new());
+        answers
+            .fleet()
+            .wake_on(&answers.nodes_of(question), &spoken);
+        loop {
+            let active = answers.is_active(question).ok();
+            if edge.on(active, answers.is_at_zero(question), answers.clock().now()) {
+                // Full means that a `true` is on its way already.
+                messages
+                    .try_send(Ok(IsActiveResponse { result: true }))
+                    .ok();
+            }
+            tokio::select! {
+                () = messages.closed() => return,
+                Ok(()) = topology.changed() => break,
+                Ok(()) = directory.changed() => break,
+                () = spoken.notified() => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+        }
+    }
+}
+
+/// Says the specs once and holds the stream open: targets change only with the metadata.
+pub(super) fn once(
+    specs: GetMetricSpecResponse,
+    shutdown: CancellationToken,
+    open: OpenStream,
+) -> ReceiverStream<Result<GetMetricSpecResponse, Status>> {
+    let (messages, stream) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let _open = open;
+        // The client may be gone already.
+        messages.send(Ok(specs)).await.ok();
+        shutdown.run_until_cancelled(messages.closed()).await;
+    });
+    ReceiverStream::new(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1_000)
+    }
+
+    #[test]
+    fn only_the_edge_from_inactive_to_active_is_said() {
+        let mut edge = Edge::default();
+        let said: Vec<bool> = [
+            None,
+            Some(true),
+            Some(true),
+            None,
+            Some(true),
+            Some(false),
+            None,
+            Some(true),
+        ]
+        .into_iter()
+        .zip(0..)
+        .map(|(active, second)| edge.on(active, false, at(second)))
+        .collect();
+        assert_eq!(said, [false, true, false, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn a_true_is_repeated_a_few_times_only_while_the_target_stays_at_zero() {
+        let mut edge = Edge::default();
+        let said: Vec<i64> = (0..60)
+            .filter(|second| edge.on(Some(true), *second < 10, at(*second)))
+            .collect();
+        assert_eq!(said, [0, 2, 6]);
+    }
+}

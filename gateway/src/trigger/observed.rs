@@ -1,0 +1,185 @@
+//! What was observed of one workload for one trigger, as the decision takes it.
+//!
+//! Guarantees: plain data. A pod's devices come sorted by NVML index, then UUID; readings are
+//! those of the pod's share of each device.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::identity::{DeviceUuid, NodeName, PodUid};
+use shared::metric::MetricSet;
+use shared::reading::Reading;
+use shared::time::Timestamp;
+
+/// How the HPA uses the value (`metricType` beside the trigger's `type`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TargetType {
+    /// Divided by the replicas already there: KEDA's default.
+    #[default]
+    AverageValue,
+    /// Taken as it is; the ratio to the target multiplies the ready pods.
+    Value,
+}
+
+impl TargetType {
+    /// The word KEDA has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AverageValue => "AverageValue",
+            Self::Value => "Value",
+        }
+    }
+}
+
+/// One workload at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// How the HPA uses the value.
+    pub target_type: TargetType,
+    /// `spec.replicas` of the scale target: what was ordered.
+    pub replicas: u32,
+    /// The pods that exist: not terminal, not being deleted. A group is one pod.
+    pub pods: Vec<Pod>,
+    /// Since when fewer pods exist than were ordered; `None` while none is lacking.
+    pub short_since: Option<Timestamp>,
+    /// Pods the HPA divides by under `Value`: Running and Ready, those being deleted included.
+    pub ready_running: u32,
+    /// Since when this replica has had readings of this workload's pods without a break.
+    pub watched_since: Option<Timestamp>,
+    /// Whether this replica has had the time to hear from every node since it started.
+    pub warm: bool,
+    /// What the demand source says.
+    pub demand: DemandReading,
+    /// Readings per part of the trigger, parallel to its parts.
+    pub parts: Vec<PartReadings>,
+    /// Everything these pods do report, to name what could be used instead.
+    pub offers: MetricSet,
+    /// For triggers on engine metrics: pods with a request running or waiting now.
+    pub serving: bool,
+}
+
+/// One pod, or one group of pods read as one.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its UID, where the directory gives it.
+    pub uid: Option<PodUid>,
+    /// Its node, where the directory gives it.
+    pub node: Option<NodeName>,
+    /// Whether its Ready condition is true.
+    pub ready: bool,
+    /// Since when it is Ready, or not.
+    pub since: Timestamp,
+    /// Why it cannot be scheduled, where that is so.
+    pub unscheduled: Option<Arc<str>>,
+}
+
+/// The demand source, seen when no pod is Ready.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum DemandReading {
+    /// The trigger names none.
+    #[default]
+    None,
+    /// It is named but what it says is not known; why.
+    Unknown(Arc<str>),
+    /// What it says.
+    Value(f64),
+}
+
+/// The readings of one part of a trigger for every pod of the workload.
+#[derive(Clone, Debug, Default)]
+pub struct PartReadings {
+    seen: Vec<Seen>,
+    ends: Vec<usize>,
+}
+
+/// One reading of one device (or engine) of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    /// The device; `None` for an engine.
+    pub device: Option<DeviceUuid>,
+    /// NVML index, for the order.
+    pub index: u32,
+    /// The pod's share of the device's reading.
+    pub reading: Reading,
+    /// When it was read, on this gateway's clock; `None` if it never was.
+    pub taken_at: Option<Timestamp>,
+    /// The agent's sampling interval.
+    pub interval: Duration,
+}
+
+impl PartReadings {
+    /// Ends the list of one pod: what was pushed since the last call is its readings, brought
+    /// into order.
+    pub fn end_pod(&mut self) {
+        let start = self.ends.last().copied().unwrap_or(0);
+        let own = &mut self.seen[start..];
+        if own.len() > 1 {
+            own.sort_by(|a, b| (a.index, &a.device).cmp(&(b.index, &b.device)));
+        }
+        self.ends.push(self.seen.len());
+    }
+
+    /// Adds a reading to the pod that is being listed. A device that was listed already for this
+    /// pod is kept once, with its newest reading.
+    pub fn push(&mut self, seen: Seen) {
+        let start = self.ends.last().copied().unwrap_or(0);
+        let twin = seen.device.as_ref().and_then(|uuid| {
+            self.seen[start..]
+                .iter_mut()
+                .find(|s| s.device.as_ref() == Some(uuid))
+        });
+        match twin {
+            Some(twin) if twin.taken_at < seen.taken_at => *twin = seen,
+            Some(_) => {}
+            None => self.seen.push(seen),
+        }
+    }
+
+    fn range(&self, pod: usize) -> Range<usize> {
+        let start = if pod == 0 { 0 } else { self.ends[pod - 1] };
+        start..self.ends[pod]
+    }
+
+    /// The readings of the pod at `pod` of [`Observed::pods`].
+    pub fn of(&self, pod: usize) -> &[Seen] {
+        &self.seen[self.range(pod)]
+    }
+}
+
+/// What a pod's devices said over a while, for windows: newest or oldest first, as it comes.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    /// From when the pod was Ready.
+    pub ready_from: Timestamp,
+    /// Until when; `None` for a pod that still is.
+    pub ready_until: Option<Timestamp>,
+    /// Its readings, one entry per sample.
+    pub samples: Vec<Vec<Seen>>,
+}
+
+/// The past of a workload, asked for only where the present does not decide.
+pub trait Past {
+    /// The series of every pod that was Ready at some moment since `from`, for the trigger's part
+    /// at `part`.
+    fn series(&self, part: usize, from: Timestamp) -> Vec<Series>;
+
+    /// Whether a pod had a request running or waiting at some moment since `from`.
+    fn served_since(&self, from: Timestamp) -> bool;
+}
+
+/// No past at all: what a test or a first moment knows.
+#[derive(Clone, Copy, Debug)]
+pub struct NoPast;
+
+impl Past for NoPast {
+    fn series(&self, _: usize, _: Timestamp) -> Vec<Series> {
+        Vec::new()
+    }
+
+    fn served_since(&self, _: Timestamp) -> bool {
+        false
+    }
+}

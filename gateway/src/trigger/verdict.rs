@@ -1,0 +1,231 @@
+//! The answer and its reasons, as data: KEDA's calls, explanations, logs and tests all read this.
+
+use std::fmt;
+use std::sync::Arc;
+
+use shared::metric::{Metric, MetricSet};
+
+use crate::trigger::coverage::Coverage;
+
+/// What is known about one trigger at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// The value for the HPA, or which kind of error.
+    pub outcome: Outcome,
+    /// Why.
+    pub reason: Reason,
+    /// How many pods it is made from.
+    pub coverage: Coverage,
+    /// The figures of rule 1, where there are any.
+    pub figures: Option<Figures>,
+}
+
+/// The value for the HPA, or which kind of error.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Outcome {
+    /// A value: finite, not negative, rounded to three decimals.
+    Value(f64),
+    /// Not known now.
+    Unavailable,
+    /// Can never be known with this hardware or setting.
+    FailedPrecondition,
+}
+
+/// The figures of rule 1 for the part of the trigger that decided.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    /// What the reporting pods add up to.
+    pub s: f64,
+    /// The value if unknown pods had nothing to do.
+    pub up: f64,
+    /// The value if every unknown pod were exactly at the target.
+    pub down: f64,
+    /// The value that keeps the replicas.
+    pub hold: f64,
+    /// Which of the three was returned.
+    pub direction: Direction,
+}
+
+/// Which way the value points.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Even with unknown pods at nothing there is more load than the target.
+    Up,
+    /// Even with unknown pods at the target there is less.
+    Down,
+    /// What is unknown could tip it either way.
+    Hold,
+}
+
+/// Why the verdict is what it is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reason {
+    /// Pods report; `filled` others are assumed to cancel a move, not to cause one.
+    Measured {
+        /// Pods that report.
+        reporting: u32,
+        /// Replicas ordered.
+        replicas: u32,
+        /// Pods filled in.
+        filled: u32,
+        /// Which way the value points.
+        direction: Direction,
+        /// The metric that decided.
+        metric: Metric,
+    },
+    /// No pod reports yet, and those that exist or were ordered are still starting.
+    Starting {
+        /// How many.
+        pods: u32,
+    },
+    /// Nothing was ordered and nothing is left.
+    AtZero,
+    /// Nothing is there, and the demand source decides.
+    Demand,
+    /// The demand source says nothing; why.
+    DemandUnknown(Arc<str>),
+    /// This replica has not yet heard from every node since it started.
+    WarmingUp {
+        /// Ready pods it has not heard of.
+        unheard: u32,
+    },
+    /// Pods that should report do not.
+    NoFreshReading {
+        /// Some of their names.
+        pods: Vec<Arc<str>>,
+        /// How many they are.
+        count: u32,
+        /// What is wrong with the first of them.
+        why: Arc<str>,
+    },
+    /// Every pod that reports says that it does not have the metric.
+    Unsupported {
+        /// The metric.
+        metric: Metric,
+        /// What is wrong.
+        why: Arc<str>,
+        /// What these pods do report.
+        offers: MetricSet,
+    },
+    /// Every pod has been without readiness for longer than `coldStartTimeout`.
+    Stuck {
+        /// How many.
+        pods: u32,
+    },
+    /// A ScaledJob without a demand source.
+    JobWithoutDemand,
+}
+
+fn plural(count: u32, word: &str) -> String {
+    if count == 1 {
+        format!("1 {word}")
+    } else {
+        format!("{count} {word}s")
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Measured {
+                reporting,
+                replicas,
+                filled,
+                direction,
+                metric,
+            } => {
+                write!(
+                    f,
+                    "{metric}: {reporting} of {} report",
+                    plural(*replicas, "replica")
+                )?;
+                match (filled, direction) {
+                    (0, _) => Ok(()),
+                    (_, Direction::Up) => {
+                        write!(
+                            f,
+                            "; {filled} unknown, counted as idle, and still above the target"
+                        )
+                    }
+                    (_, Direction::Down) => {
+                        write!(
+                            f,
+                            "; {filled} unknown, counted as at the target, and still below it"
+                        )
+                    }
+                    (_, Direction::Hold) => {
+                        write!(
+                            f,
+                            "; {filled} unknown could tip it either way, so nothing moves"
+                        )
+                    }
+                }
+            }
+            Self::Starting { pods } => {
+                write!(
+                    f,
+                    "{} starting, none reports yet: nothing moves",
+                    plural(*pods, "pod")
+                )
+            }
+            Self::AtZero => f.write_str("no replicas ordered and no pods left"),
+            Self::Demand => f.write_str("no pod is ready; the demand source decides"),
+            Self::DemandUnknown(why) => write!(
+                f,
+                "no pod is ready and the demand source is not known: {why}"
+            ),
+            Self::WarmingUp { unheard } => write!(
+                f,
+                "the gateway has just started and has not heard of {} yet",
+                plural(*unheard, "ready pod")
+            ),
+            Self::NoFreshReading { pods, count, why } => {
+                let names = pods
+                    .iter()
+                    .map(|name| &**name)
+                    .collect::<Vec<_>>()
+                    .join(", ");
+                let more = if *count as usize > pods.len() {
+                    ", …"
+                } else {
+                    ""
+                };
+                write!(
+                    f,
+                    "no fresh reading of {} ({names}{more}): {why}",
+                    plural(*count, "ready pod")
+                )
+            }
+            Self::Unsupported {
+                metric,
+                why,
+                offers,
+            } => {
+                write!(f, "{metric}: {why}; ")?;
+                let offered: Vec<_> = offers.iter().map(Metric::name).collect();
+                if offered.is_empty() {
+                    return f.write_str("these pods report no metric at all");
+                }
+                write!(f, "use one that these pods report: {}", offered.join(", "))
+            }
+            Self::Stuck { pods } => write!(
+                f,
+                "{} not ready for longer than coldStartTimeout, and there is no demand source",
+                plural(*pods, "pod")
+            ),
+            Self::JobWithoutDemand => f.write_str(
+                "a ScaledJob is scaled by its demand source: set demandEndpoint and demandMetric",
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Hold => "hold",
+        })
+    }
+}

@@ -1,0 +1,253 @@
+//! `loadtest demo`: the simulation, told to a person.
+//!
+//! One line per look of the HPA, one per event; a summary and a verdict at the end.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal as _, Write};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio_util::sync::CancellationToken;
+
+use crate::load::Load;
+use crate::simulation::{Event, Simulation, Sync};
+use crate::stage::{NODES, Scaling, Stage};
+use crate::story::Report;
+use crate::{explain, pace};
+
+/// What the demo's Deployment is scaled by.
+const SCALING: Scaling = Scaling {
+    target: 60.0,
+    min: 1,
+    max: 8,
+};
+
+/// Runs the demo for `length`; says whether all was as it should be.
+///
+/// Stopped early, it is judged by what was seen until then.
+///
+/// # Errors
+/// When gateway or agents cannot be started or end badly.
+pub async fn run(length: Duration, shutdown: CancellationToken) -> anyhow::Result<bool> {
+    let load = Load {
+        length,
+        idle: 30.0,
+        peak: 340.0,
+    };
+    let mut teller = Teller::new(io::stdout());
+    let stage = Stage::build(SCALING).await?;
+    stage.warm_up().await?;
+    teller
+        .say(introduction(&stage, load))
+        .context("nobody listens")?;
+    let simulation = Simulation::new(stage, SCALING, load, |event| {
+        if teller.event(event).is_err() {
+            shutdown.cancel();
+        }
+    });
+    let report = simulation.run(&shutdown).await?;
+    let (text, is_good) = summary(&report, shutdown.is_cancelled());
+    Ok(teller.say(text).is_ok() && is_good)
+}
+
+/// Writes to a person, or to a file.
+struct Teller<W> {
+    out: W,
+    has_colour: bool,
+    last_reason: String,
+}
+
+impl Teller<io::Stdout> {
+    fn new(out: io::Stdout) -> Self {
+        Self {
+            has_colour: out.is_terminal(),
+            last_reason: String::new(),
+            out,
+        }
+    }
+}
+
+impl<W: Write> Teller<W> {
+    fn say(&mut self, text: impl Display) -> io::Result<()> {
+        writeln!(self.out, "{text}")?;
+        self.out.flush()
+    }
+
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        match event {
+            Event::Began(phase) => self.say(format!("\n  {}", self.paint(BOLD, phase))),
+            Event::Synced(sync) => self.synced(&sync),
+            Event::Scaled(replicas, why) => {
+                self.note(format!("KEDA sets {replicas} replicas: {why}"))
+            }
+            Event::Killed(node) => self.note(format!(
+                "the agent of {node} is killed: its pods serve on, but nobody sees them"
+            )),
+            Event::Restarted(node) => self.note(format!("the agent of {node} is started again")),
+            Event::Wrong(what) => self.note(format!("WRONG: {what}")),
+        }
+    }
+
+    fn note(&mut self, text: String) -> io::Result<()> {
+        let text = self.paint(YELLOW, format!("── {text}"));
+        self.say(format!("         {text}"))
+    }
+
+    fn synced(&mut self, sync: &Sync) -> io::Result<()> {
+        let line = line(sync);
+        let is_change = sync.decision.desired != sync.fact.replicas;
+        let line = if is_change {
+            self.paint(BOLD, line)
+        } else {
+            line
+        };
+        self.say(line)?;
+        match &sync.reason {
+            Some(reason) if *reason != self.last_reason => {
+                self.last_reason.clone_from(reason);
+                let text = self.paint(DIM, format!("gateway: {reason}"));
+                self.say(format!("         {text}"))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn paint(&self, style: &str, text: impl Display) -> String {
+        if self.has_colour {
+            format!("\x1b[{style}m{text}\x1b[0m")
+        } else {
+            text.to_string()
+        }
+    }
+}
+
+const BOLD: &str = "1";
+const DIM: &str = "2";
+const YELLOW: &str = "33";
+
+const HEADING: &str = "  time   load   pods       value  at target   replicas  why";
+
+/// One look of the HPA.
+fn line(sync: &Sync) -> String {
+    let (fact, decision) = (sync.fact, sync.decision);
+    let (value, at_target) = match &sync.answer {
+        Ok(answer) => {
+            let value = answer
+                .value
+                .map_or("none".to_owned(), |value| format!("{value:.1}"));
+            (value, format!("{} × {}", fact.replicas, answer.target))
+        }
+        Err(_) => ("refused".to_owned(), String::new()),
+    };
+    let order = if decision.desired == fact.replicas {
+        format!("{}", fact.replicas)
+    } else {
+        format!("{} → {}", fact.replicas, decision.desired)
+    };
+    let why = match &sync.answer {
+        Ok(_) => decision.reason.to_string(),
+        Err(refusal) => format!("{}: {refusal}", decision.reason),
+    };
+    let seconds = fact.at.as_secs();
+    format!(
+        "{:>3}:{:02}  {:>3.0} %   {:<8} {value:>7}  {at_target:<9}   {order:<8}  {why}",
+        seconds / 60,
+        seconds % 60,
+        fact.load,
+        pods(fact.ready, fact.replicas),
+    )
+}
+
+/// A mark per pod.
+fn pods(ready: u32, replicas: u32) -> String {
+    let mark = |place| if place < ready { '●' } else { '○' };
+    (0..replicas).map(mark).collect()
+}
+
+fn introduction(stage: &Stage, load: Load) -> String {
+    let Scaling { target, min, max } = SCALING;
+    let pages = format!("http://{}", stage.http);
+    let length = load.length.as_secs();
+    format!(
+        "\
+A gateway and {nodes} agents run for real in this process, on loopback; the cluster, KEDA and the HPA
+around them are emulated. {length} s; Ctrl-C ends it.
+
+  the dashboard           {pages}/
+  why the value is so     {pages}{explain}
+  the gateway's metrics   {pages}/metrics
+
+Deployment ai/vllm has a GPU per pod and {min} to {max} replicas, each wanted {target} % busy; a model loads for {load}.
+KEDA looks every {poll} (in a cluster: 30 s), the HPA every {sync} (15 s); it scales down by the highest
+wish of {window} (300 s). The floor is {min}, not 0: no GPU, no reading, so nothing would wake it. That takes a
+demand source, which this version does not have yet.
+
+{HEADING}      (● ready, ○ loading)",
+        nodes = NODES.len(),
+        explain = explain::path(&stage.key),
+        load = seconds(pace::MODEL_LOAD),
+        poll = seconds(pace::POLL),
+        sync = seconds(pace::SYNC),
+        window = seconds(pace::STABILIZATION),
+    )
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{} s", duration.as_secs())
+}
+
+/// The end of the story, and whether it is a good one.
+fn summary(report: &Report, is_early: bool) -> (String, bool) {
+    let Report {
+        peak,
+        needed,
+        reached,
+        ..
+    } = report;
+    let path: Vec<String> = report.path.iter().map(u32::to_string).collect();
+    let overshoot = match report.most().saturating_sub(*needed) {
+        0 => "none".to_owned(),
+        more => format!("{more} replicas"),
+    };
+    let target = SCALING.target;
+    let mut text = format!(
+        "
+Summary
+  peak load    {peak:.0} % of a GPU, at {target} % a replica: {needed} replicas ({peak:.0} / {target} = {parts:.2})
+  replicas     {path}; reached {reached}, overshoot {overshoot}
+  lost agent   {lost}
+  floor        {floor} s at {min}
+  answers      {answers} given, {errors} refused, {wrong} wrong
+",
+        parts = peak / target,
+        path = path.join(" → "),
+        lost = lost_agent(report),
+        floor = report.at_floor.as_secs(),
+        min = SCALING.min,
+        answers = report.answers,
+        errors = report.errors,
+        wrong = report.wrong.len(),
+    );
+    if is_early {
+        text += "Stopped early.";
+        return (text, report.wrong.is_empty());
+    }
+    let problems = report.problems();
+    if problems.is_empty() {
+        text += "All as it should be.";
+    } else {
+        text += &format!("Not as it should be: {}.", problems.join("; "));
+    }
+    (text, problems.is_empty())
+}
+
+fn lost_agent(report: &Report) -> String {
+    match (report.agent_returned, report.shaken) {
+        (false, _) => "none was lost".into(),
+        (true, 0) => format!(
+            "away for {}; the replicas did not move",
+            seconds(pace::AGENT_AWAY)
+        ),
+        (true, moves) => format!("the replicas moved {moves} times"),
+    }
+}

@@ -1,0 +1,49 @@
+//! The demo: gateway and agents in one process, on real loopback connections, with the cluster,
+//! KEDA and the HPA emulated around them.
+//!
+//! ```text
+//!  load ─▶ cluster ─▶ feed ══ files ══▶ agents ══ gRPC ══▶ gateway ══ gRPC ══▶ caller
+//!             ▲                                                                   │
+//!             └───────────────────── hpa, keda ◀──────────────────────────────────┘
+//! ```
+//!
+//! Each module uses only those above it.
+
+/// The HPA's arithmetic.
+pub mod hpa;
+
+/// KEDA's zero transitions.
+pub mod keda;
+
+/// The load that users offer.
+pub mod load;
+
+/// Periods, shortened.
+pub mod pace;
+
+/// Pods, their GPUs and the load they share.
+pub mod cluster;
+
+/// The files through which gateway and agents see the cluster.
+pub mod feed;
+
+/// KEDA's calls to the gateway.
+pub mod caller;
+
+/// The gateway's own words for its value.
+pub mod explain;
+
+/// What has to be true of a run.
+pub mod story;
+
+/// The real agents, each stoppable.
+pub mod agents;
+
+/// Gateway, agents and cluster, set up.
+pub mod stage;
+
+/// The loop that drives them all.
+pub mod simulation;
+
+/// The simulation, told to a person.
+pub mod demo;
