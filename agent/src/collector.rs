@@ -60,14 +60,8 @@ impl Collector {
     pub fn take(&mut self, now: Timestamp, previous: Option<&Arc<Inventory>>) -> Taken {
         let none = Declared::new();
         let observation = self.source.observe(now);
-        let declared = self
-            .holders
-            .as_mut()
-            .map_or(&none, |file| file.declared(now));
+        let declared = self.holders.as_mut().map_or(&none, |file| file.declared(now));
         let owners = resolve(&observation, declared);
-        Taken {
-            frame: assemble(observation, owners, previous),
-            at: now,
-        }
+        Taken { frame: assemble(observation, owners, previous), at: now }
     }
 }

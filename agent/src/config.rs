@@ -62,20 +62,10 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
     /// What to log, for example `info` or `warn,agent=debug`.
-    #[arg(
-        long,
-        env = "GPU_AGENT_LOG_FILTER",
-        default_value = "info",
-        global = true
-    )]
+    #[arg(long, env = "GPU_AGENT_LOG_FILTER", default_value = "info", global = true)]
     pub log_filter: String,
     /// Form of the log on standard error.
-    #[arg(
-        long,
-        env = "GPU_AGENT_LOG_FORMAT",
-        default_value = "text",
-        global = true
-    )]
+    #[arg(long, env = "GPU_AGENT_LOG_FORMAT", default_value = "text", global = true)]
     log_format: Format,
 }
 
@@ -136,10 +126,7 @@ impl RunArgs {
     /// When no name for the node is to be had.
     pub fn resolve(self) -> anyhow::Result<RunConfig> {
         let given = [self.node, self.node_name].into_iter().flatten();
-        let node = match given
-            .map(|name| name.trim().to_owned())
-            .find(|name| !name.is_empty())
-        {
+        let node = match given.map(|name| name.trim().to_owned()).find(|name| !name.is_empty()) {
             Some(node) => node,
             None => host_name()?,
         };

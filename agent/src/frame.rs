@@ -26,10 +26,7 @@ pub fn assemble(
     owners: Vec<Owners>,
     previous: Option<&Arc<Inventory>>,
 ) -> Frame {
-    let mut inventory = Inventory {
-        reason: observation.reason,
-        ..Inventory::default()
-    };
+    let mut inventory = Inventory { reason: observation.reason, ..Inventory::default() };
     let mut sample = Sample::default();
     for (device, owners) in observation.devices.into_iter().zip(owners) {
         inventory.devices.push(Device {
@@ -49,10 +46,7 @@ pub fn assemble(
     }
     for engine in observation.engines {
         inventory.engines.push(engine.engine);
-        sample.engines.push(Some(EngineSample {
-            age: engine.age,
-            readings: engine.readings,
-        }));
+        sample.engines.push(Some(EngineSample { age: engine.age, readings: engine.readings }));
     }
     let inventory = match previous {
         Some(previous) if **previous == inventory => previous.clone(),

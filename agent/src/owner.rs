@@ -31,10 +31,7 @@ pub struct Owners {
 pub fn resolve(observation: &Observation, declared: &Declared) -> Vec<Owners> {
     let owners = |device: &ObservedDevice| {
         let observed = declared.get(&device.uuid).unwrap_or(&device.holders);
-        Owners {
-            holders: with_shares(observed),
-            held: held(observed, device.memory_total_mib),
-        }
+        Owners { holders: with_shares(observed), held: held(observed, device.memory_total_mib) }
     };
     observation.devices.iter().map(owners).collect()
 }
@@ -63,11 +60,7 @@ fn held(observed: &[ObservedHolder], total: Option<f64>) -> Vec<HeldReading> {
     let mut held = Vec::new();
     for (holder, observed) in observed.iter().enumerate() {
         for &(metric, value) in &observed.own {
-            let own = HeldReading {
-                holder,
-                metric,
-                value,
-            };
+            let own = HeldReading { holder, metric, value };
             held.push(own);
             let percent = match (metric, total) {
                 (Metric::MemoryUsedMib, Some(total)) => value / total * 100.0,

@@ -63,10 +63,8 @@ struct Addresses {
 impl Uplink {
     /// Pushes to every replica of `gateway` until the collector has ended.
     pub async fn run(self, gateway: Gateway) {
-        let addresses = Arc::new(Addresses {
-            wanted: watch::Sender::default(),
-            broke: Notify::new(),
-        });
+        let addresses =
+            Arc::new(Addresses { wanted: watch::Sender::default(), broke: Notify::new() });
         let mut streams = JoinSet::new();
         let mut running = HashSet::new();
         let mut failures = 0;
@@ -96,10 +94,7 @@ impl Uplink {
                     delay
                 }
             };
-            if !self
-                .pause(pause, &addresses, &mut streams, &mut running)
-                .await
-            {
+            if !self.pause(pause, &addresses, &mut streams, &mut running).await {
                 break;
             }
         }
@@ -182,9 +177,7 @@ impl Uplink {
 }
 
 async fn resolve(gateway: &Gateway) -> std::io::Result<HashSet<SocketAddr>> {
-    let found: HashSet<_> = tokio::net::lookup_host(gateway.authority())
-        .await?
-        .collect();
+    let found: HashSet<_> = tokio::net::lookup_host(gateway.authority()).await?.collect();
     if found.is_empty() {
         return Err(std::io::Error::other("the name stands for no address"));
     }

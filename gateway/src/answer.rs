@@ -126,12 +126,7 @@ impl Assessment {
     /// # Errors
     /// When there is none; the reason names the trigger.
     pub fn value(&self) -> Result<f64, Refusal> {
-        let why = || {
-            format!(
-                "{} {}: {}",
-                self.object.key, self.trigger.name, self.verdict.reason
-            )
-        };
+        let why = || format!("{} {}: {}", self.object.key, self.trigger.name, self.verdict.reason);
         match self.verdict.outcome {
             Outcome::Value(value) => Ok(value),
             Outcome::Unavailable => Err(Refusal::Unavailable(why())),
@@ -201,13 +196,7 @@ impl Answers {
 
     /// Whether an assessment that has a value is one of an active workload.
     pub fn activity(&self, assessment: &Assessment) -> bool {
-        let Assessment {
-            object,
-            trigger,
-            observed,
-            verdict,
-            now,
-        } = assessment;
+        let Assessment { object, trigger, observed, verdict, now } = assessment;
         let past = WorkloadPast::new(&self.fleet, object, trigger);
         trigger::is_active(trigger, observed, verdict, &past, *now)
     }
@@ -220,19 +209,14 @@ impl Answers {
     pub fn assess(&self, question: Question<'_>, now: Timestamp) -> Result<Assessment, Refusal> {
         let trigger = self.trigger(question.metadata)?;
         let snapshot = self.snapshot()?;
-        let Question {
-            namespace,
-            name,
-            metadata,
-        } = question;
+        let Question { namespace, name, metadata } = question;
         let Some(object) = snapshot.object(namespace, name) else {
             return Err(Refusal::NotFound(format!(
                 "there is no ScaledObject or ScaledJob {namespace}/{name} with a trigger of this scaler"
             )));
         };
-        let target_type = object
-            .trigger_of(metadata)
-            .map_or(object.target_type, |trigger| trigger.target_type);
+        let target_type =
+            object.trigger_of(metadata).map_or(object.target_type, |trigger| trigger.target_type);
         self.decide(object, trigger, target_type, now)
     }
 
@@ -244,18 +228,9 @@ impl Answers {
         now: Timestamp,
     ) -> Result<Assessment, Refusal> {
         if object.kind == ScaledKind::Job {
-            let observed = Observed {
-                demand: demand_reading(&trigger),
-                ..Observed::default()
-            };
+            let observed = Observed { demand: demand_reading(&trigger), ..Observed::default() };
             let verdict = value::assess_job(&observed);
-            return Ok(Assessment {
-                object: object.clone(),
-                trigger,
-                observed,
-                verdict,
-                now,
-            });
+            return Ok(Assessment { object: object.clone(), trigger, observed, verdict, now });
         }
         let Some(workload) = &object.workload else {
             return Err(Refusal::NotFound(format!(
@@ -275,13 +250,7 @@ impl Answers {
         observed.demand = demand_reading(&trigger);
         let past = WorkloadPast::new(&self.fleet, object, &trigger);
         let verdict = trigger::assess(&trigger, &observed, &past, now);
-        Ok(Assessment {
-            object: object.clone(),
-            trigger,
-            observed,
-            verdict,
-            now,
-        })
+        Ok(Assessment { object: object.clone(), trigger, observed, verdict, now })
     }
 
     fn snapshot(&self) -> Result<Arc<Snapshot>, Refusal> {
@@ -295,19 +264,13 @@ impl Answers {
         let millis = u64::try_from(look_back.as_millis()).unwrap_or(u64::MAX);
         self.look_back.fetch_max(millis, Ordering::Relaxed);
         let mut asked = self.asked.entry(assessment.object.key.clone()).or_default();
-        let known = asked
-            .iter()
-            .position(|asked| asked.metadata == *question.metadata);
+        let known = asked.iter().position(|asked| asked.metadata == *question.metadata);
         let at = known.unwrap_or_else(|| {
             if asked.len() == MAX_ASKED {
                 asked.remove(0);
             }
             let metadata = question.metadata.clone();
-            asked.push(Asked {
-                metadata,
-                last: now,
-                active_since: None,
-            });
+            asked.push(Asked { metadata, last: now, active_since: None });
             asked.len() - 1
         });
         let entry = &mut asked[at];
@@ -320,23 +283,14 @@ impl Answers {
     /// The triggers asked about in the last ten minutes.
     pub fn asked(&self, object: &ScaledObjectKey) -> Vec<Asked> {
         let now = self.clock.now();
-        let asked = self
-            .asked
-            .get(object)
-            .map_or_else(Vec::new, |asked| asked.clone());
-        asked
-            .into_iter()
-            .filter(|asked| now.since(asked.last) < REMEMBER)
-            .collect()
+        let asked = self.asked.get(object).map_or_else(Vec::new, |asked| asked.clone());
+        asked.into_iter().filter(|asked| now.since(asked.last) < REMEMBER).collect()
     }
 
     /// The nodes whose word could change the answer.
     pub fn nodes_of(&self, question: Question<'_>) -> Vec<NodeName> {
         let workload = self.directory.snapshot().and_then(|snapshot| {
-            snapshot
-                .object(question.namespace, question.name)?
-                .workload
-                .clone()
+            snapshot.object(question.namespace, question.name)?.workload.clone()
         });
         let mut nodes: Vec<_> = workload
             .iter()
@@ -353,10 +307,7 @@ impl Answers {
         self.directory
             .snapshot()
             .and_then(|snapshot| {
-                snapshot
-                    .object(question.namespace, question.name)?
-                    .workload
-                    .clone()
+                snapshot.object(question.namespace, question.name)?.workload.clone()
             })
             .is_some_and(|workload| workload.replicas == 0 && workload.status_replicas == 0)
     }
@@ -364,9 +315,7 @@ impl Answers {
     /// How long the past of `pod` is needed.
     pub fn look_back(&self, pod: &PodKey) -> Option<Duration> {
         let declared = self.directory.snapshot()?.look_back(pod)?;
-        Some(declared.max(Duration::from_millis(
-            self.look_back.load(Ordering::Relaxed),
-        )))
+        Some(declared.max(Duration::from_millis(self.look_back.load(Ordering::Relaxed))))
     }
 
     /// Whether this replica answers for everything it is asked about.
@@ -389,10 +338,8 @@ impl Answers {
     }
 
     fn is_covered(&self, snapshot: &Snapshot, now: Timestamp) -> bool {
-        let workloads = snapshot
-            .objects()
-            .into_iter()
-            .filter_map(|object| object.workload.as_ref());
+        let workloads =
+            snapshot.objects().into_iter().filter_map(|object| object.workload.as_ref());
         workloads
             .flat_map(|workload| &workload.pods)
             .filter(|pod| pod.ready && pod.exists())

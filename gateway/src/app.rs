@@ -120,12 +120,7 @@ impl App {
         info!(%keda, %agents, %http, "serving");
         let (ingest_counts, calls) = (ingest::Counts::default(), scaler::Calls::default());
         let metrics = Arc::new(Metrics::new(&ingest_counts, &calls));
-        let ingest = Ingest::new(
-            self.fleet.clone(),
-            self.clock,
-            ingest_counts,
-            shutdown.clone(),
-        );
+        let ingest = Ingest::new(self.fleet.clone(), self.clock, ingest_counts, shutdown.clone());
         let scaler = Scaler::new(self.answers.clone(), calls, shutdown.clone());
         let pages = Pages::new(self.answers.clone(), metrics, shutdown.clone());
 
@@ -176,15 +171,11 @@ impl App {
 }
 
 async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{flag} {address}"))
+    TcpListener::bind(address).await.with_context(|| format!("{flag} {address}"))
 }
 
 fn address(listener: &TcpListener) -> SocketAddr {
-    listener
-        .local_addr()
-        .expect("a bound listener has an address")
+    listener.local_addr().expect("a bound listener has an address")
 }
 
 fn incoming(listener: TcpListener) -> TcpIncoming {
@@ -209,14 +200,9 @@ async fn ended<E>(
 
 /// Turns gRPC health on when this replica is ready, and off at shutdown.
 async fn warm_up(answers: Arc<Answers>, health: HealthReporter, shutdown: CancellationToken) {
-    let names = [
-        "",
-        <ExternalScalerServer<Scaler> as tonic::server::NamedService>::NAME,
-    ];
+    let names = ["", <ExternalScalerServer<Scaler> as tonic::server::NamedService>::NAME];
     for name in names {
-        health
-            .set_service_status(name, ServingStatus::NotServing)
-            .await;
+        health.set_service_status(name, ServingStatus::NotServing).await;
     }
     let mut look = tokio::time::interval(WARM_UP_EVERY);
     while !answers.warm_up() {
@@ -226,15 +212,11 @@ async fn warm_up(answers: Arc<Answers>, health: HealthReporter, shutdown: Cancel
     }
     info!("ready");
     for name in names {
-        health
-            .set_service_status(name, ServingStatus::Serving)
-            .await;
+        health.set_service_status(name, ServingStatus::Serving).await;
     }
     shutdown.cancelled().await;
     for name in names {
-        health
-            .set_service_status(name, ServingStatus::NotServing)
-            .await;
+        health.set_service_status(name, ServingStatus::NotServing).await;
     }
 }
 

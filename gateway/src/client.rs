@@ -30,9 +30,7 @@ pub async fn explanation(server: &str, namespace: &str, name: &str) -> anyhow::R
         .with_context(|| format!("{server} cannot be reached"))?;
     let status = answer.status();
     let body = Limited::new(answer.into_body(), MAX_BYTES).collect().await;
-    let body = body
-        .map_err(|error| anyhow::anyhow!("{server}: {error}"))?
-        .to_bytes();
+    let body = body.map_err(|error| anyhow::anyhow!("{server}: {error}"))?.to_bytes();
     let text = String::from_utf8_lossy(&body).into_owned();
     match status {
         StatusCode::OK => Ok(text),

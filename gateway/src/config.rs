@@ -18,12 +18,7 @@ pub struct Cli {
     #[arg(long, global = true, env = "GPU_GATEWAY_LOG", default_value = "info")]
     pub log: String,
     /// How it is logged
-    #[arg(
-        long,
-        global = true,
-        env = "GPU_GATEWAY_LOG_FORMAT",
-        default_value = "text"
-    )]
+    #[arg(long, global = true, env = "GPU_GATEWAY_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormatArg,
 }
 
@@ -83,11 +78,7 @@ pub struct Explain {
     /// The ScaledObject, as NAMESPACE/NAME
     pub scaled_object: ObjectArg,
     /// The gateway's HTTP port
-    #[arg(
-        long,
-        env = "GPU_GATEWAY_SERVER",
-        default_value = "http://127.0.0.1:8080"
-    )]
+    #[arg(long, env = "GPU_GATEWAY_SERVER", default_value = "http://127.0.0.1:8080")]
     pub server: String,
     /// `table` or `json`
     #[arg(short, long, default_value = "table")]
@@ -108,20 +99,16 @@ impl FromStr for ObjectArg {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
-            Some((namespace, name)) if is_name(namespace) && is_name(name) => Ok(Self {
-                namespace: namespace.into(),
-                name: name.into(),
-            }),
+            Some((namespace, name)) if is_name(namespace) && is_name(name) => {
+                Ok(Self { namespace: namespace.into(), name: name.into() })
+            }
             _ => Err("write NAMESPACE/NAME, for example ai/vllm".into()),
         }
     }
 }
 
 fn is_name(text: &str) -> bool {
-    !text.is_empty()
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'))
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'))
 }
 
 /// How an explanation is written.
@@ -195,14 +182,8 @@ impl TryFrom<Serve> for ServeConfig {
     type Error = String;
 
     fn try_from(serve: Serve) -> Result<Self, String> {
-        let Serve {
-            keda_listen,
-            agent_listen,
-            http_listen,
-            directory,
-            agent_auth,
-            profiles,
-        } = serve;
+        let Serve { keda_listen, agent_listen, http_listen, directory, agent_auth, profiles } =
+            serve;
         let agent_auth = match agent_auth {
             Some(auth) => auth,
             None if agent_listen.ip().is_loopback() => AgentAuth::None,
@@ -213,13 +194,6 @@ impl TryFrom<Serve> for ServeConfig {
                 ));
             }
         };
-        Ok(Self {
-            keda_listen,
-            agent_listen,
-            http_listen,
-            directory,
-            agent_auth,
-            profiles,
-        })
+        Ok(Self { keda_listen, agent_listen, http_listen, directory, agent_auth, profiles })
     }
 }

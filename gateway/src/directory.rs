@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use shared::identity::{NodeName, PodKey, PodUid, ScaledObjectKey, WorkloadKey};
 use shared::time::Timestamp;
 use tokio::sync::watch;
@@ -34,8 +35,8 @@ pub struct Directory {
 /// The cluster as of one moment.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// When it was known to be true.
-    pub as_of: Timestamp,
+    /// When it was last known to be true.
+    as_of: Mutex<Timestamp>,
     /// Namespace → name → ScaledObject or ScaledJob with a trigger of ours.
     objects: HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<ScaledObject>>>,
     workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
@@ -181,9 +182,7 @@ impl Workload {
         self.pods.sort_by(|a, b| a.key.cmp(&b.key));
         let existing = self.existing();
         let grew = before.is_none_or(|before| before.replicas < self.replicas);
-        let was_short = before
-            .and_then(|before| before.short_since)
-            .filter(|_| !grew);
+        let was_short = before.and_then(|before| before.short_since).filter(|_| !grew);
         let fell = before.is_some_and(|before| before.existing() > existing);
         self.short_since =
             (existing < self.replicas).then(|| if fell { now } else { was_short.unwrap_or(now) });
@@ -192,19 +191,12 @@ impl Workload {
         if let Some(before) = before {
             self.gone = before.gone.clone();
             for pod in before.pods.iter().filter(|pod| pod.ready && pod.exists()) {
-                let still = self
-                    .pods
-                    .iter()
-                    .any(|p| p.is_same_as(pod) && p.ready && p.exists());
+                let still = self.pods.iter().any(|p| p.is_same_as(pod) && p.ready && p.exists());
                 if !still {
-                    self.gone.push(GonePod {
-                        pod: pod.clone(),
-                        until: now,
-                    });
+                    self.gone.push(GonePod { pod: pod.clone(), until: now });
                 }
             }
-            self.gone
-                .retain(|gone| now.since(gone.until) < MAX_LOOK_BACK);
+            self.gone.retain(|gone| now.since(gone.until) < MAX_LOOK_BACK);
             let surplus = self.gone.len().saturating_sub(MAX_GONE);
             self.gone.drain(..surplus);
         }
@@ -213,12 +205,8 @@ impl Workload {
 
     /// Pods, or groups of pods, that exist.
     pub fn existing(&self) -> u32 {
-        let mut groups: Vec<_> = self
-            .pods
-            .iter()
-            .filter(|pod| pod.exists())
-            .map(|pod| pod.group.as_ref())
-            .collect();
+        let mut groups: Vec<_> =
+            self.pods.iter().filter(|pod| pod.exists()).map(|pod| pod.group.as_ref()).collect();
         groups.sort_unstable();
         let single = groups.iter().filter(|group| group.is_none()).count();
         groups.retain(Option::is_some);
@@ -229,10 +217,7 @@ impl Workload {
 
 impl Default for Directory {
     fn default() -> Self {
-        Self {
-            snapshot: ArcSwapOption::empty(),
-            changed: watch::Sender::new(0),
-        }
+        Self { snapshot: ArcSwapOption::empty(), changed: watch::Sender::new(0) }
     }
 }
 
@@ -263,14 +248,9 @@ impl Snapshot {
         objects: Vec<ScaledObject>,
         look_back: impl Fn(&ScaledObject) -> Duration,
     ) -> Self {
-        let mut snapshot = Self {
-            as_of,
-            ..Self::default()
-        };
+        let mut snapshot = Self { as_of: Mutex::new(as_of), ..Self::default() };
         for workload in workloads {
-            snapshot
-                .workloads
-                .insert(workload.key.clone(), Arc::new(workload));
+            snapshot.workloads.insert(workload.key.clone(), Arc::new(workload));
         }
         for mut object in objects {
             object.workload = snapshot.workloads.get(&object.target).cloned();
@@ -283,13 +263,19 @@ impl Snapshot {
                 }
             }
             let (namespace, name) = (object.key.namespace.clone(), object.key.name.clone());
-            snapshot
-                .objects
-                .entry(namespace)
-                .or_default()
-                .insert(name, Arc::new(object));
+            snapshot.objects.entry(namespace).or_default().insert(name, Arc::new(object));
         }
         snapshot
+    }
+
+    /// When it was last known to be true.
+    pub fn as_of(&self) -> Timestamp {
+        *self.as_of.lock()
+    }
+
+    /// It was found to be still true.
+    pub fn confirm(&self, now: Timestamp) {
+        *self.as_of.lock() = now;
     }
 
     /// The ScaledObject `namespace/name`.

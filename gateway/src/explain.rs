@@ -159,19 +159,14 @@ pub fn explain(answers: &Answers, namespace: &str, name: &str) -> Result<Explana
     let loading = || Refusal::Unavailable("the directory is not loaded yet".into());
     let snapshot = answers.directory().snapshot().ok_or_else(loading)?;
     let Some(object) = snapshot.object(namespace, name) else {
-        return Err(Refusal::NotFound(format!(
-            "there is no ScaledObject {namespace}/{name}"
-        )));
+        return Err(Refusal::NotFound(format!("there is no ScaledObject {namespace}/{name}")));
     };
     let now = answers.clock().now();
     Ok(Explanation {
         namespace: object.key.namespace.clone(),
         name: object.key.name.clone(),
-        target: Target {
-            kind: object.target.kind.clone(),
-            name: object.target.name.clone(),
-        },
-        directory_age_seconds: now.since(snapshot.as_of).as_secs_f64(),
+        target: Target { kind: object.target.kind.clone(), name: object.target.name.clone() },
+        directory_age_seconds: now.since(snapshot.as_of()).as_secs_f64(),
         triggers: metadata_of(answers, object)
             .iter()
             .map(|metadata| trigger(answers, object, metadata, now))
@@ -182,17 +177,9 @@ pub fn explain(answers: &Answers, namespace: &str, name: &str) -> Result<Explana
 /// The metadata of its triggers: those declared, else those asked about lately.
 pub fn metadata_of(answers: &Answers, object: &ScaledObject) -> Vec<HashMap<String, String>> {
     if object.triggers.is_empty() {
-        return answers
-            .asked(&object.key)
-            .into_iter()
-            .map(|asked| asked.metadata)
-            .collect();
+        return answers.asked(&object.key).into_iter().map(|asked| asked.metadata).collect();
     }
-    object
-        .triggers
-        .iter()
-        .map(|trigger| trigger.metadata.clone())
-        .collect()
+    object.triggers.iter().map(|trigger| trigger.metadata.clone()).collect()
 }
 
 fn trigger(
@@ -201,11 +188,7 @@ fn trigger(
     metadata: &HashMap<String, String>,
     now: Timestamp,
 ) -> TriggerExplanation {
-    let question = Question {
-        namespace: &object.key.namespace,
-        name: &object.key.name,
-        metadata,
-    };
+    let question = Question { namespace: &object.key.namespace, name: &object.key.name, metadata };
     let spec = answers.metric_spec(metadata).ok();
     let mut explained = match answers.assess(question, now) {
         Err(refusal) => refused(&refusal),
@@ -213,10 +196,7 @@ fn trigger(
     };
     explained.metric_name = spec.as_ref().map(|spec| spec.name.clone());
     explained.target = spec.map(|spec| spec.target);
-    let asked = answers
-        .asked(&object.key)
-        .into_iter()
-        .find(|asked| asked.metadata == *metadata);
+    let asked = answers.asked(&object.key).into_iter().find(|asked| asked.metadata == *metadata);
     explained.active_since = asked
         .and_then(|asked| asked.active_since)
         .filter(|_| explained.active == Some(true))
@@ -233,31 +213,12 @@ fn refused(refusal: &Refusal) -> TriggerExplanation {
 }
 
 fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
-    let Assessment {
-        object,
-        trigger,
-        observed,
-        verdict,
-        now,
-    } = assessment;
+    let Assessment { object, trigger, observed, verdict, now } = assessment;
     let value = assessment.value();
     let workload = object.workload.as_deref();
-    let status_replicas = workload.map(|workload| workload.status_replicas);
-    let replicas = hpa::Replicas {
-        ordered: observed.replicas,
-        status: status_replicas,
-        ready: observed.ready_running,
-        min: object.min_replicas,
-        max: object.max_replicas,
-    };
-    let counts = verdict.coverage;
     let figures = verdict.figures;
-    let part = decisive_part(assessment);
-    let names: Vec<_> = trigger
-        .parts
-        .iter()
-        .map(|part| part.metric.name())
-        .collect();
+    let names: Vec<_> = trigger.parts.iter().map(|part| part.metric.name()).collect();
+    let value_type = observed.target_type == observed::TargetType::Value;
     TriggerExplanation {
         metric: Some(names.join(",")),
         metric_type: Some(observed.target_type.name().into()),
@@ -265,43 +226,52 @@ fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
         active: value.is_ok().then(|| answers.activity(assessment)),
         status: value.as_ref().map_or_else(Refusal::code, |_| "OK").into(),
         reason: verdict.reason.to_string(),
-        warnings: warning::warnings(
-            trigger,
-            object.min_replicas,
-            observed.target_type == observed::TargetType::Value,
-        ),
+        warnings: warning::warnings(trigger, object.min_replicas, value_type),
         replicas: workload.map(|workload| workload.replicas),
-        status_replicas,
-        coverage: Some(CoverageExplanation {
-            reporting: counts.reporting,
-            starting: counts.starting + counts.absent,
-            missing: counts.missing + counts.unsupported,
-            stuck: counts.stuck,
-        }),
+        status_replicas: workload.map(|workload| workload.status_replicas),
+        coverage: Some(verdict.coverage.into()),
         s: figures.map(|figures| figures.s),
         up: figures.map(|figures| figures.up),
         down: figures.map(|figures| figures.down),
         hold: figures.map(|figures| figures.hold),
-        hpa: match verdict.outcome {
-            // At zero replicas the HPA does not act.
-            Outcome::Value(value) if observed.replicas > 0 => {
-                let wish = hpa::wish(value, trigger.target, observed.target_type, replicas);
-                let clamped_by = wish.clamped_by.map(Into::into);
-                Some(HpaExplanation {
-                    ratio: wish.ratio,
-                    desired: wish.desired,
-                    clamped_by,
-                })
-            }
-            _ => None,
-        },
-        pods: part.map_or_else(Vec::new, |at| pods(assessment, at, *now)),
+        hpa: wish(assessment),
+        pods: shown_part(assessment).map_or_else(Vec::new, |at| pods(assessment, at, *now)),
         ..TriggerExplanation::default()
     }
 }
 
+impl From<coverage::Coverage> for CoverageExplanation {
+    fn from(coverage: coverage::Coverage) -> Self {
+        Self {
+            reporting: coverage.reporting,
+            starting: coverage.starting + coverage.absent,
+            missing: coverage.missing + coverage.unsupported,
+            stuck: coverage.stuck,
+        }
+    }
+}
+
+/// What the HPA would order; at zero replicas it does not act.
+fn wish(assessment: &Assessment) -> Option<HpaExplanation> {
+    let Assessment { object, trigger, observed, verdict, .. } = assessment;
+    let Outcome::Value(value) = verdict.outcome else { return None };
+    let replicas = hpa::Replicas {
+        ordered: observed.replicas,
+        status: object.workload.as_ref().map(|workload| workload.status_replicas),
+        ready: observed.ready_running,
+        min: object.min_replicas,
+        max: object.max_replicas,
+    };
+    let wish = hpa::wish(value, trigger.target, observed.target_type, replicas);
+    (observed.replicas > 0).then(|| HpaExplanation {
+        ratio: wish.ratio,
+        desired: wish.desired,
+        clamped_by: wish.clamped_by.map(Into::into),
+    })
+}
+
 /// The part whose pods are shown: the one that decided.
-fn decisive_part(assessment: &Assessment) -> Option<usize> {
+fn shown_part(assessment: &Assessment) -> Option<usize> {
     let parts = &assessment.trigger.parts;
     let decided = match &assessment.verdict.reason {
         Reason::Measured { metric, .. } => parts.iter().position(|part| part.metric == *metric),
@@ -312,9 +282,7 @@ fn decisive_part(assessment: &Assessment) -> Option<usize> {
 }
 
 fn pods(assessment: &Assessment, at: usize, now: Timestamp) -> Vec<PodExplanation> {
-    let Assessment {
-        trigger, observed, ..
-    } = assessment;
+    let Assessment { trigger, observed, .. } = assessment;
     let readings: &PartReadings = &observed.parts[at];
     let metric = trigger.parts[at].metric;
     let (states, _) = coverage::classify(trigger, metric, observed, readings, now);
@@ -358,9 +326,7 @@ fn why(state: &PodState, pod: &observed::Pod, now: Timestamp) -> Option<String> 
         PodState::Reporting(_) => None,
         PodState::Starting if pod.ready => Some(format!("ready for {seconds} s only")),
         PodState::Starting => Some(format!("not ready for {seconds} s: starting")),
-        PodState::Stuck => Some(format!(
-            "not ready for {seconds} s, longer than coldStartTimeout"
-        )),
+        PodState::Stuck => Some(format!("not ready for {seconds} s, longer than coldStartTimeout")),
         PodState::Missing(why) | PodState::Unsupported(why) => Some(why.to_string()),
     }
 }

@@ -116,21 +116,11 @@ impl Fleet {
         let superseded = CancellationToken::new();
         {
             // Under the map's lock, so that the slot cannot be forgotten in between.
-            let slot = self
-                .nodes
-                .entry(node.clone())
-                .or_insert_with(|| Arc::new(Node::new()));
-            slot.state
-                .lock()
-                .open(id, interval, version, superseded.clone());
+            let slot = self.nodes.entry(node.clone()).or_insert_with(|| Arc::new(Node::new()));
+            slot.state.lock().open(id, interval, version, superseded.clone());
         }
         self.sessions.fetch_add(1, Ordering::Relaxed);
-        Ok(Session {
-            fleet: self.clone(),
-            node,
-            id,
-            superseded,
-        })
+        Ok(Session { fleet: self.clone(), node, id, superseded })
     }
 
     /// Sessions that are open.
@@ -145,9 +135,7 @@ impl Fleet {
 
     /// Where `pod` was last said to be; in order, usually one.
     pub fn homes(&self, pod: &PodKey) -> Vec<NodeName> {
-        self.homes
-            .get(pod)
-            .map_or_else(Vec::new, |homes| homes.clone())
+        self.homes.get(pod).map_or_else(Vec::new, |homes| homes.clone())
     }
 
     /// What `node` said since `from`, oldest first.
@@ -160,21 +148,13 @@ impl Fleet {
 
     /// Every node, in order.
     pub fn nodes(&self) -> Vec<NodeStatus> {
-        let slots: Vec<_> = self
-            .nodes
-            .iter()
-            .map(|slot| (slot.key().clone(), slot.value().clone()))
-            .collect();
+        let slots: Vec<_> =
+            self.nodes.iter().map(|slot| (slot.key().clone(), slot.value().clone())).collect();
         let mut nodes: Vec<_> = slots
             .into_iter()
             .map(|(name, slot)| {
                 let (sessions, agent_version) = slot.state.lock().status();
-                NodeStatus {
-                    name,
-                    sessions,
-                    agent_version,
-                    view: slot.view.load_full(),
-                }
+                NodeStatus { name, sessions, agent_version, view: slot.view.load_full() }
             })
             .collect();
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
@@ -216,19 +196,12 @@ impl Fleet {
                 continue;
             }
             let Some(view) = view else { continue };
-            let wanted = view
-                .pods()
-                .filter_map(&keep)
-                .max()
-                .unwrap_or(Duration::ZERO);
+            let wanted = view.pods().filter_map(&keep).max().unwrap_or(Duration::ZERO);
             if let Some(slot) = self.nodes.get(&node.name).map(|slot| slot.clone()) {
                 slot.state.lock().keep(wanted, now);
             }
             for device in &view.inventory().devices {
-                claims
-                    .entry(device.uuid.clone())
-                    .or_default()
-                    .push(node.name.clone());
+                claims.entry(device.uuid.clone()).or_default().push(node.name.clone());
             }
         }
         let mut conflicts: Vec<_> = claims
@@ -245,9 +218,7 @@ impl Fleet {
 
     fn forget(&self, node: &NodeName) {
         // A session may have been opened since the look: it keeps the node.
-        let removed = self
-            .nodes
-            .remove_if(node, |_, slot| slot.state.lock().status().0 == 0);
+        let removed = self.nodes.remove_if(node, |_, slot| slot.state.lock().status().0 == 0);
         if let Some((_, slot)) = removed {
             let pods = slot.view.load_full();
             self.rehome(node, pods.as_deref(), None);
@@ -285,15 +256,13 @@ impl Fleet {
             self.rehome(name, before.as_deref(), view.as_deref());
             self.topology.send_modify(|version| *version += 1);
         }
-        slot.watchers
-            .lock()
-            .retain(|watcher| match watcher.upgrade() {
-                Some(watcher) => {
-                    watcher.notify_one();
-                    true
-                }
-                None => false,
-            });
+        slot.watchers.lock().retain(|watcher| match watcher.upgrade() {
+            Some(watcher) => {
+                watcher.notify_one();
+                true
+            }
+            None => false,
+        });
     }
 }
 

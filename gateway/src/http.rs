@@ -42,29 +42,20 @@ pub struct Pages {
 impl Pages {
     /// Pages about `answers`.
     pub fn new(answers: Arc<Answers>, metrics: Arc<Metrics>, shutdown: CancellationToken) -> Self {
-        Self {
-            answers,
-            metrics,
-            shutdown,
-        }
+        Self { answers, metrics, shutdown }
     }
 
     /// The routes.
     pub fn router(self) -> Router {
         let overload = HandleErrorLayer::new(|_| async { StatusCode::SERVICE_UNAVAILABLE });
-        let limit = ServiceBuilder::new()
-            .layer(overload)
-            .load_shed()
-            .concurrency_limit(MAX_AT_ONCE);
+        let limit =
+            ServiceBuilder::new().layer(overload).load_shed().concurrency_limit(MAX_AT_ONCE);
         Router::new()
             .route("/metrics", get(Self::metrics))
             .route("/api/v1/nodes", get(Self::nodes))
             .route("/api/v1/pods", get(Self::pods))
             .route("/api/v1/workloads", get(Self::workloads))
-            .route(
-                "/api/v1/scaledobjects/{namespace}/{name}/explain",
-                get(Self::explain),
-            )
+            .route("/api/v1/scaledobjects/{namespace}/{name}/explain", get(Self::explain))
             .route("/", get(Self::index))
             .layer(limit)
             // Probes are answered however busy it is.
@@ -88,10 +79,7 @@ impl Pages {
     }
 
     async fn metrics(State(pages): State<Self>) -> Response {
-        let kind = [(
-            header::CONTENT_TYPE,
-            "text/plain; version=0.0.4; charset=utf-8",
-        )];
+        let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
         (kind, pages.metrics.text(&pages.answers)).into_response()
     }
 

@@ -60,9 +60,7 @@ impl Counts {
     }
 
     fn refuse(&self, what: &'static str, count: usize) {
-        self.refused
-            .get_or_create(&Refused { what })
-            .inc_by(count as u64);
+        self.refused.get_or_create(&Refused { what }).inc_by(count as u64);
     }
 }
 
@@ -74,12 +72,7 @@ impl Ingest {
         counts: Counts,
         shutdown: CancellationToken,
     ) -> Self {
-        Self {
-            fleet,
-            clock,
-            counts,
-            shutdown,
-        }
+        Self { fleet, clock, counts, shutdown }
     }
 }
 
@@ -91,9 +84,7 @@ impl Uplink for Ingest {
         &self,
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::PushStream>, Status> {
-        let peer = request
-            .remote_addr()
-            .map_or_else(String::new, |peer| peer.to_string());
+        let peer = request.remote_addr().map_or_else(String::new, |peer| peer.to_string());
         let (replies, stream) = mpsc::channel(1);
         let conversation = Conversation {
             fleet: self.fleet.clone(),
@@ -163,9 +154,7 @@ struct Conversation {
 
 impl Conversation {
     fn superseded(&self) -> Option<CancellationToken> {
-        self.session
-            .as_ref()
-            .map(|session| session.superseded.clone())
+        self.session.as_ref().map(|session| session.superseded.clone())
     }
 
     /// Takes one message; the welcome is the answer to Hello.
@@ -214,34 +203,22 @@ impl Conversation {
         };
         let length = hello.node.len();
         if !(1..=convert::MAX_NAME).contains(&length) {
-            return refuse(format!(
-                "node name of {length} bytes; 1 to {} are",
-                convert::MAX_NAME
-            ));
+            return refuse(format!("node name of {length} bytes; 1 to {} are", convert::MAX_NAME));
         }
         if !INTERVALS_MS.contains(&hello.interval_ms) {
-            return refuse(format!(
-                "interval of {} ms; 100 to 60000 are",
-                hello.interval_ms
-            ));
+            return refuse(format!("interval of {} ms; 100 to 60000 are", hello.interval_ms));
         }
         let interval = Duration::from_millis(u64::from(hello.interval_ms));
         let version: String = hello.version.chars().take(64).collect();
         let node = hello.node.into();
-        let session = self
-            .fleet
-            .open(node, interval, version.into())
-            .map_err(|full| {
-                self.counts.refuse("node", 1);
-                Status::resource_exhausted(full.to_string())
-            })?;
+        let session = self.fleet.open(node, interval, version.into()).map_err(|full| {
+            self.counts.refuse("node", 1);
+            Status::resource_exhausted(full.to_string())
+        })?;
         info!(node = %session.node(), "agent connected");
         self.session = Some(session);
         let sessions = u32::try_from(self.fleet.sessions()).unwrap_or(u32::MAX);
-        Ok(Welcome {
-            version: VERSION.into(),
-            sessions,
-        })
+        Ok(Welcome { version: VERSION.into(), sessions })
     }
 
     /// Counts what was left out; says it once a stream.
@@ -251,17 +228,8 @@ impl Conversation {
         };
         self.counts.refuse(what, refusals.len());
         if !std::mem::replace(&mut self.refusals_logged, true) {
-            let node = self
-                .session
-                .as_ref()
-                .map(|session| session.node().to_string());
-            warn!(
-                node,
-                what,
-                count = refusals.len(),
-                first,
-                "parts of a message refused"
-            );
+            let node = self.session.as_ref().map(|session| session.node().to_string());
+            warn!(node, what, count = refusals.len(), first, "parts of a message refused");
         }
     }
 }

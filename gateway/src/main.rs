@@ -47,7 +47,5 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
 
 /// Says what is wrong with the command line and ends with exit code 2.
 fn usage(why: &str) -> ! {
-    Cli::command()
-        .error(clap::error::ErrorKind::MissingRequiredArgument, why)
-        .exit()
+    Cli::command().error(clap::error::ErrorKind::MissingRequiredArgument, why).exit()
 }

@@ -34,9 +34,7 @@ use crate::trigger::spec;
 /// Metadata keys a request may carry.
 const MAX_KEYS: usize = 128;
 /// Seconds; an answer is made from memory.
-const BUCKETS: [f64; 10] = [
-    50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 50e-3, 1.0,
-];
+const BUCKETS: [f64; 10] = [50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 50e-3, 1.0];
 
 /// The service KEDA calls.
 #[derive(Clone)]
@@ -83,12 +81,8 @@ impl Calls {
     }
 
     fn ended<T>(&self, method: &'static str, answer: &Result<T, Status>, took: Duration) {
-        let code = answer
-            .as_ref()
-            .map_or_else(|status| code_name(status.code()), |_| "OK");
-        self.durations
-            .get_or_create(&Call { method, code })
-            .observe(took.as_secs_f64());
+        let code = answer.as_ref().map_or_else(|status| code_name(status.code()), |_| "OK");
+        self.durations.get_or_create(&Call { method, code }).observe(took.as_secs_f64());
     }
 
     fn stream(&self, method: &'static str) -> OpenStream {
@@ -129,32 +123,19 @@ impl From<Refusal> for Status {
 }
 
 fn question(reference: &ScaledObjectRef) -> Result<Question<'_>, Status> {
-    let ScaledObjectRef {
-        name,
-        namespace,
-        scaler_metadata: metadata,
-    } = reference;
+    let ScaledObjectRef { name, namespace, scaler_metadata: metadata } = reference;
     for (what, value) in [("name", name), ("namespace", namespace)] {
         if value.is_empty() || value.len() > proto::convert::MAX_NAME {
-            let why = format!(
-                "the scaled object's {what} has {} bytes; 1 to 253 are right",
-                value.len()
-            );
+            let why =
+                format!("the scaled object's {what} has {} bytes; 1 to 253 are right", value.len());
             return Err(Status::invalid_argument(why));
         }
     }
     if metadata.len() > MAX_KEYS {
-        let why = format!(
-            "{} metadata keys; at most {MAX_KEYS} are read",
-            metadata.len()
-        );
+        let why = format!("{} metadata keys; at most {MAX_KEYS} are read", metadata.len());
         return Err(Status::invalid_argument(why));
     }
-    Ok(Question {
-        namespace,
-        name,
-        metadata,
-    })
+    Ok(Question { namespace, name, metadata })
 }
 
 /// Whether KEDA's `asked` means `name`: lower-cased by old versions, prefixed by some.
@@ -167,10 +148,7 @@ fn is_asked(name: &str, asked: &str) -> bool {
         || unprefixed.is_some_and(|rest| rest.eq_ignore_ascii_case(name))
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "values and targets are at most 9e15"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "values and targets are at most 9e15")]
 fn whole(value: f64) -> i64 {
     value as i64
 }
@@ -181,19 +159,13 @@ fn spec_message(spec: &spec::MetricSpec) -> GetMetricSpecResponse {
         target_size: whole(spec.target.round()).max(1),
         target_size_float: spec.target,
     };
-    GetMetricSpecResponse {
-        metric_specs: vec![spec],
-    }
+    GetMetricSpecResponse { metric_specs: vec![spec] }
 }
 
 impl Scaler {
     /// Serves `answers`; streams end when `shutdown` is cancelled.
     pub fn new(answers: Arc<Answers>, calls: Calls, shutdown: CancellationToken) -> Self {
-        Self {
-            answers,
-            calls,
-            shutdown,
-        }
+        Self { answers, calls, shutdown }
     }
 
     fn clock(&self) -> Clock {
@@ -207,8 +179,7 @@ impl Scaler {
     ) -> Result<Response<T>, Status> {
         let start: Timestamp = self.clock().now();
         let answer = answer();
-        self.calls
-            .ended(method, &answer, self.clock().now().since(start));
+        self.calls.ended(method, &answer, self.clock().now().since(start));
         answer.map(Response::new)
     }
 
@@ -292,22 +263,14 @@ impl ExternalScaler for Scaler {
     ) -> Result<Response<Self::StreamMetricSpecStream>, Status> {
         let specs = self.specs(request.get_ref())?;
         let open = self.calls.stream("StreamMetricSpec");
-        Ok(Response::new(stream::once(
-            specs,
-            self.shutdown.clone(),
-            open,
-        )))
+        Ok(Response::new(stream::once(specs, self.shutdown.clone(), open)))
     }
 }
 
 /// The question a stream goes on asking; it was checked when the stream was opened.
 fn standing_question(reference: &ScaledObjectRef) -> Question<'_> {
     let metadata: &HashMap<String, String> = &reference.scaler_metadata;
-    Question {
-        namespace: &reference.namespace,
-        name: &reference.name,
-        metadata,
-    }
+    Question { namespace: &reference.namespace, name: &reference.name, metadata }
 }
 
 #[cfg(test)]
@@ -316,22 +279,14 @@ mod tests {
 
     #[test]
     fn a_metric_is_known_whatever_keda_made_of_its_name() {
-        for asked in [
-            "gpu_utilization",
-            "GPU_Utilization",
-            "s0-gpu_utilization",
-            "S12-gpu_utilization",
-        ] {
+        for asked in
+            ["gpu_utilization", "GPU_Utilization", "s0-gpu_utilization", "S12-gpu_utilization"]
+        {
             assert!(is_asked("gpu_utilization", asked), "{asked}");
         }
-        for other in [
-            "",
-            "gpu",
-            "s0-",
-            "s0gpu_utilization",
-            "x0-gpu_utilization",
-            "s-1-gpu_utilization",
-        ] {
+        for other in
+            ["", "gpu", "s0-", "s0gpu_utilization", "x0-gpu_utilization", "s-1-gpu_utilization"]
+        {
             assert!(!is_asked("gpu_utilization", other), "{other}");
         }
         assert!(

@@ -30,13 +30,7 @@ struct Running {
 impl Agent {
     /// An agent that has not been started.
     pub fn new(gateway_url: String, node: NodeName, replay: PathBuf, interval: Duration) -> Self {
-        Self {
-            gateway_url,
-            node,
-            replay,
-            interval,
-            running: None,
-        }
+        Self { gateway_url, node, replay, interval, running: None }
     }
 
     /// Its node.
@@ -72,8 +66,6 @@ impl Agent {
             return Ok(());
         };
         stop.cancel();
-        task.await
-            .context("the agent panicked")?
-            .with_context(|| format!("agent of {}", self.node))
+        task.await.context("the agent panicked")?.with_context(|| format!("agent of {}", self.node))
     }
 }

@@ -64,11 +64,7 @@ impl Caller {
             Err(_) => self.value_and_activity(&spec).await?,
         };
         let target = float_or_int(spec.target_size_float, spec.target_size);
-        Ok(Observation {
-            target,
-            value,
-            active,
-        })
+        Ok(Observation { target, value, active })
     }
 
     /// Keeps `StreamIsActive` open and passes on every `true`, until nobody listens.
@@ -88,11 +84,7 @@ impl Caller {
     }
 
     async fn listen_once(&self, activations: &mpsc::Sender<()>) -> Result<(), Status> {
-        let call = self
-            .client
-            .clone()
-            .stream_is_active(self.reference.clone())
-            .await;
+        let call = self.client.clone().stream_is_active(self.reference.clone()).await;
         let mut stream = call?.into_inner();
         loop {
             let message = tokio::select! {
@@ -112,11 +104,7 @@ impl Caller {
     }
 
     async fn spec(&self) -> Result<MetricSpec, Status> {
-        let call = self
-            .client
-            .clone()
-            .get_metric_spec(self.reference.clone())
-            .await;
+        let call = self.client.clone().get_metric_spec(self.reference.clone()).await;
         let specs = call?.into_inner().metric_specs;
         let none = || Status::unknown("got empty metric spec");
         specs.into_iter().next().ok_or_else(none)
@@ -128,11 +116,7 @@ impl Caller {
             scaled_object_ref: Some(self.reference.clone()),
             metric_name: spec.metric_name.clone(),
         };
-        let values = client
-            .get_metrics(request)
-            .await?
-            .into_inner()
-            .metric_values;
+        let values = client.get_metrics(request).await?.into_inner().metric_values;
         let activity = client.is_active(self.reference.clone()).await?.into_inner();
         Ok((total(&values), activity.result))
     }
@@ -158,10 +142,8 @@ mod tests {
         assert_eq!(float_or_int(1.5, 2), 1.5);
         assert_eq!(float_or_int(0.0, 2), 2.0);
         assert_eq!(float_or_int(f64::NAN, 0), 0.0);
-        let value = |metric_value_float| MetricValue {
-            metric_value_float,
-            ..MetricValue::default()
-        };
+        let value =
+            |metric_value_float| MetricValue { metric_value_float, ..MetricValue::default() };
         assert_eq!(total(&[]), None);
         assert_eq!(total(&[value(0.0)]), Some(0.0));
         assert_eq!(total(&[value(1.5), value(2.0)]), Some(3.5));

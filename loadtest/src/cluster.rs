@@ -64,12 +64,7 @@ pub struct Cluster {
 impl Cluster {
     /// A cluster whose first pods have been Ready for long.
     pub fn new(plan: Plan, replicas: u32) -> Self {
-        let mut cluster = Self {
-            plan,
-            pods: Vec::new(),
-            created: 0,
-            revision: 0,
-        };
+        let mut cluster = Self { plan, pods: Vec::new(), created: 0, revision: 0 };
         cluster.scale(replicas, Timestamp::LONG_AGO);
         cluster.tick(0.0, Timestamp::START);
         cluster
@@ -91,9 +86,7 @@ impl Cluster {
 
     /// Lets pods become Ready and spreads `load` (percent of one GPU) over those that are.
     pub fn tick(&mut self, load: f64, now: Timestamp) {
-        let Plan {
-            model_load, settle, ..
-        } = self.plan;
+        let Plan { model_load, settle, .. } = self.plan;
         for pod in &mut self.pods {
             if pod.ready_since.is_none() && now.since(pod.created) >= model_load {
                 pod.ready_since = Some(pod.created + model_load);
@@ -134,19 +127,12 @@ impl Cluster {
 
     /// Pods that serve.
     pub fn ready(&self) -> u32 {
-        self.pods
-            .iter()
-            .filter(|pod| pod.ready_since.is_some())
-            .count() as u32
+        self.pods.iter().filter(|pod| pod.ready_since.is_some()).count() as u32
     }
 
     /// The Deployment as the HPA sees it.
     pub fn scale_target(&self) -> Scale {
-        Scale {
-            spec: self.replicas(),
-            status: self.replicas(),
-            ready: self.ready(),
-        }
+        Scale { spec: self.replicas(), status: self.replicas(), ready: self.ready() }
     }
 
     /// Grows with every change that Kubernetes would report.
@@ -218,16 +204,10 @@ mod tests {
         cluster.scale(4, seconds(10));
         cluster.tick(240.0, seconds(12));
         assert_eq!(utilization(&cluster), [100.0, 2.0, 2.0, 2.0]);
-        let nodes: Vec<_> = cluster
-            .pods()
-            .iter()
-            .map(|pod| cluster.node_of(pod).as_str())
-            .collect();
+        let nodes: Vec<_> =
+            cluster.pods().iter().map(|pod| cluster.node_of(pod).as_str()).collect();
         assert_eq!(nodes, ["a", "b", "c", "a"]);
-        assert_eq!(
-            cluster.pod_at(0, 1).map(|pod| pod.name.as_str()),
-            Some("vllm-3")
-        );
+        assert_eq!(cluster.pod_at(0, 1).map(|pod| pod.name.as_str()), Some("vllm-3"));
         let before = cluster.revision();
         cluster.tick(240.0, seconds(13));
         assert_eq!(cluster.revision(), before + 3, "three pods became Ready");
@@ -261,13 +241,6 @@ mod tests {
         cluster.scale(3, seconds(12));
         assert_eq!(names(&cluster), ["vllm-0", "vllm-1", "vllm-4"]);
         assert_eq!(cluster.pods()[2].slot, 2, "the free GPU is used again");
-        assert_eq!(
-            cluster.scale_target(),
-            Scale {
-                spec: 3,
-                status: 3,
-                ready: 2
-            }
-        );
+        assert_eq!(cluster.scale_target(), Scale { spec: 3, status: 3, ready: 2 });
     }
 }

@@ -16,11 +16,7 @@ use crate::story::Report;
 use crate::{explain, pace};
 
 /// What the demo's Deployment is scaled by.
-const SCALING: Scaling = Scaling {
-    target: 60.0,
-    min: 1,
-    max: 8,
-};
+const SCALING: Scaling = Scaling { target: 60.0, min: 1, max: 8 };
 
 /// Runs the demo for `length`; says whether all was as it should be.
 ///
@@ -29,17 +25,11 @@ const SCALING: Scaling = Scaling {
 /// # Errors
 /// When gateway or agents cannot be started or end badly.
 pub async fn run(length: Duration, shutdown: CancellationToken) -> anyhow::Result<bool> {
-    let load = Load {
-        length,
-        idle: 30.0,
-        peak: 340.0,
-    };
+    let load = Load { length, idle: 30.0, peak: 340.0 };
     let mut teller = Teller::new(io::stdout());
     let stage = Stage::build(SCALING).await?;
     stage.warm_up().await?;
-    teller
-        .say(introduction(&stage, load))
-        .context("nobody listens")?;
+    teller.say(introduction(&stage, load)).context("nobody listens")?;
     let simulation = Simulation::new(stage, SCALING, load, |event| {
         if teller.event(event).is_err() {
             shutdown.cancel();
@@ -59,11 +49,7 @@ struct Teller<W> {
 
 impl Teller<io::Stdout> {
     fn new(out: io::Stdout) -> Self {
-        Self {
-            has_colour: out.is_terminal(),
-            last_reason: String::new(),
-            out,
-        }
+        Self { has_colour: out.is_terminal(), last_reason: String::new(), out }
     }
 }
 
@@ -96,11 +82,7 @@ impl<W: Write> Teller<W> {
     fn synced(&mut self, sync: &Sync) -> io::Result<()> {
         let line = line(sync);
         let is_change = sync.decision.desired != sync.fact.replicas;
-        let line = if is_change {
-            self.paint(BOLD, line)
-        } else {
-            line
-        };
+        let line = if is_change { self.paint(BOLD, line) } else { line };
         self.say(line)?;
         match &sync.reason {
             Some(reason) if *reason != self.last_reason => {
@@ -113,11 +95,7 @@ impl<W: Write> Teller<W> {
     }
 
     fn paint(&self, style: &str, text: impl Display) -> String {
-        if self.has_colour {
-            format!("\x1b[{style}m{text}\x1b[0m")
-        } else {
-            text.to_string()
-        }
+        if self.has_colour { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_string() }
     }
 }
 
@@ -132,9 +110,7 @@ fn line(sync: &Sync) -> String {
     let (fact, decision) = (sync.fact, sync.decision);
     let (value, at_target) = match &sync.answer {
         Ok(answer) => {
-            let value = answer
-                .value
-                .map_or("none".to_owned(), |value| format!("{value:.1}"));
+            let value = answer.value.map_or("none".to_owned(), |value| format!("{value:.1}"));
             (value, format!("{} × {}", fact.replicas, answer.target))
         }
         Err(_) => ("refused".to_owned(), String::new()),
@@ -198,12 +174,7 @@ fn seconds(duration: Duration) -> String {
 
 /// The end of the story, and whether it is a good one.
 fn summary(report: &Report, is_early: bool) -> (String, bool) {
-    let Report {
-        peak,
-        needed,
-        reached,
-        ..
-    } = report;
+    let Report { peak, needed, reached, .. } = report;
     let path: Vec<String> = report.path.iter().map(u32::to_string).collect();
     let overshoot = match report.most().saturating_sub(*needed) {
         0 => "none".to_owned(),
@@ -244,10 +215,7 @@ Summary
 fn lost_agent(report: &Report) -> String {
     match (report.agent_returned, report.shaken) {
         (false, _) => "none was lost".into(),
-        (true, 0) => format!(
-            "away for {}; the replicas did not move",
-            seconds(pace::AGENT_AWAY)
-        ),
+        (true, 0) => format!("away for {}; the replicas did not move", seconds(pace::AGENT_AWAY)),
         (true, moves) => format!("the replicas moved {moves} times"),
     }
 }

@@ -18,10 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The path of a ScaledObject's explain page.
 pub fn path(key: &ScaledObjectKey) -> String {
-    format!(
-        "/api/v1/scaledobjects/{}/{}/explain",
-        key.namespace, key.name
-    )
+    format!("/api/v1/scaledobjects/{}/{}/explain", key.namespace, key.name)
 }
 
 /// Why the first trigger's value is what it is, if the gateway says so in time.
@@ -37,9 +34,7 @@ async fn get(server: SocketAddr, path: &str) -> anyhow::Result<Value> {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;
     let connection = tokio::spawn(connection);
-    let request = Request::get(path)
-        .header(HOST, server.to_string())
-        .body(Empty::<Bytes>::new())?;
+    let request = Request::get(path).header(HOST, server.to_string()).body(Empty::<Bytes>::new())?;
     let response = sender.send_request(request).await?;
     let body = response.into_body().collect().await?.to_bytes();
     connection.abort();

@@ -96,19 +96,9 @@ impl Feed {
     }
 
     fn directory_text(&self, cluster: &Cluster, now: Timestamp) -> String {
-        let ScaledObject {
-            key,
-            min,
-            max,
-            cooldown,
-            metadata,
-        } = &self.scaled_object;
+        let ScaledObject { key, min, max, cooldown, metadata } = &self.scaled_object;
         let deployment = &cluster.plan().deployment;
-        let pods: String = cluster
-            .pods()
-            .iter()
-            .map(|pod| pod_entry(cluster, pod, now))
-            .collect();
+        let pods: String = cluster.pods().iter().map(|pod| pod_entry(cluster, pod, now)).collect();
         format!(
             "\
 workloads:
@@ -143,10 +133,7 @@ fn pod_entry(cluster: &Cluster, pod: &Pod, now: Timestamp) -> String {
     let (name, node) = (&pod.name, cluster.node_of(pod));
     let readiness = match pod.ready_since {
         Some(since) if since < Timestamp::START => "ready: true".to_owned(),
-        Some(since) => format!(
-            "ready: true, readyForSeconds: {}",
-            now.since(since).as_secs()
-        ),
+        Some(since) => format!("ready: true, readyForSeconds: {}", now.since(since).as_secs()),
         None => {
             let age = now.since(pod.created).as_secs();
             format!("ready: false, unreadyForSeconds: {age}, ageSeconds: {age}")

@@ -182,11 +182,7 @@ fn is_close(ratio: f64, tolerance: f64) -> bool {
 
 /// As KEDA prints a number: three decimals, and zero for what is no quantity.
 fn millis(number: f64) -> f64 {
-    if number.is_finite() {
-        (number * 1_000.0).round().max(0.0)
-    } else {
-        0.0
-    }
+    if number.is_finite() { (number * 1_000.0).round().max(0.0) } else { 0.0 }
 }
 
 /// One HPA: its settings and what it remembers between syncs.
@@ -200,11 +196,7 @@ pub struct Hpa {
 impl Hpa {
     /// An HPA that has seen nothing yet.
     pub fn new(settings: Settings) -> Self {
-        Self {
-            settings,
-            wishes: VecDeque::new(),
-            changes: VecDeque::new(),
-        }
+        Self { settings, wishes: VecDeque::new(), changes: VecDeque::new() }
     }
 
     /// One sync: `None` is a metric that could not be read. The decision is taken as carried out.
@@ -248,10 +240,7 @@ impl Hpa {
         let window = self.settings.stabilization;
         self.wishes.retain(|(at, _)| now.since(*at) < window);
         self.wishes.push_back((now, wish));
-        let highest = self
-            .wishes
-            .iter()
-            .fold(wish, |most, (_, wish)| most.max(*wish));
+        let highest = self.wishes.iter().fold(wish, |most, (_, wish)| most.max(*wish));
         match self.settings.behavior {
             Behavior::Unset => highest,
             Behavior::Default { .. } => current.clamp(wish, highest),
@@ -279,9 +268,7 @@ impl Hpa {
         self.changes.retain(|(at, _)| now.since(*at) < period);
         let changed: i64 = self.changes.iter().map(|(_, change)| change).sum();
         let start = (i64::from(current) - changed).max(0);
-        u32::try_from((start + 4).max(start * 2))
-            .unwrap_or(u32::MAX)
-            .max(current)
+        u32::try_from((start + 4).max(start * 2)).unwrap_or(u32::MAX).max(current)
     }
 }
 

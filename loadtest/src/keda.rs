@@ -77,10 +77,7 @@ pub struct Keda {
 impl Keda {
     /// A loop that has seen nothing yet.
     pub fn new(rules: Rules) -> Self {
-        Self {
-            rules,
-            last_active: None,
-        }
+        Self { rules, last_active: None }
     }
 
     /// What a poll, or a `true` pushed on the stream, leads to.
@@ -106,8 +103,7 @@ impl Keda {
 
     /// What was never seen active does not have to cool down.
     fn has_cooled_down(&self, now: Timestamp) -> bool {
-        self.last_active
-            .is_none_or(|at| now.since(at) > self.rules.cooldown)
+        self.last_active.is_none_or(|at| now.since(at) > self.rules.cooldown)
     }
 }
 
@@ -138,11 +134,7 @@ mod tests {
             (25, 0, Inactive, Action::Hold(Why::Floor)),
         ];
         for (at, replicas, seen, expected) in steps {
-            assert_eq!(
-                keda.decide(seconds(at), replicas, seen),
-                expected,
-                "at {at} s"
-            );
+            assert_eq!(keda.decide(seconds(at), replicas, seen), expected, "at {at} s");
         }
     }
 
@@ -150,10 +142,7 @@ mod tests {
     fn an_error_neither_wakes_nor_kills_nor_counts_as_active() {
         let mut keda = keda(0);
         assert_eq!(keda.decide(seconds(0), 0, Error), Action::Hold(Why::Error));
-        assert_eq!(
-            keda.decide(seconds(1), 4, Active),
-            Action::Hold(Why::Active)
-        );
+        assert_eq!(keda.decide(seconds(1), 4, Active), Action::Hold(Why::Active));
         assert_eq!(keda.decide(seconds(60), 4, Error), Action::Hold(Why::Error));
         let action = keda.decide(seconds(61), 4, Inactive);
         assert_eq!(action, Action::Scale(0, Why::Asleep));
@@ -162,18 +151,9 @@ mod tests {
     #[test]
     fn a_minimum_is_restored_and_never_left() {
         let mut keda = keda(2);
-        assert_eq!(
-            keda.decide(seconds(0), 0, Active),
-            Action::Scale(2, Why::Woken)
-        );
-        assert_eq!(
-            keda.decide(seconds(99), 5, Inactive),
-            Action::Hold(Why::Floor)
-        );
-        assert_eq!(
-            keda.decide(seconds(99), 1, Inactive),
-            Action::Scale(2, Why::Floor)
-        );
+        assert_eq!(keda.decide(seconds(0), 0, Active), Action::Scale(2, Why::Woken));
+        assert_eq!(keda.decide(seconds(99), 5, Inactive), Action::Hold(Why::Floor));
+        assert_eq!(keda.decide(seconds(99), 1, Inactive), Action::Scale(2, Why::Floor));
     }
 
     #[test]

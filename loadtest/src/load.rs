@@ -94,11 +94,7 @@ mod tests {
 
     #[test]
     fn the_load_rises_to_its_peak_stays_and_goes_without_a_jump() {
-        let load = Load {
-            length: Duration::from_secs(100),
-            idle: 30.0,
-            peak: 340.0,
-        };
+        let load = Load { length: Duration::from_secs(100), idle: 30.0, peak: 340.0 };
         let at = |seconds| load.at(Duration::from_secs(seconds));
         assert_eq!([at(0), at(9), at(15).round()], [30.0, 30.0, 185.0]);
         assert_eq!([at(20), at(69)], [340.0, 340.0]);

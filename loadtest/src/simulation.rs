@@ -183,9 +183,7 @@ impl<Tell: FnMut(Event)> Simulation<Tell> {
     /// KEDA acts.
     fn activity(&mut self, activity: Activity) -> anyhow::Result<()> {
         let now = self.stage.clock.now();
-        let action = self
-            .keda
-            .decide(now, self.stage.cluster.replicas(), activity);
+        let action = self.keda.decide(now, self.stage.cluster.replicas(), activity);
         let Action::Scale(replicas, why) = action else {
             return Ok(());
         };
@@ -205,12 +203,7 @@ impl<Tell: FnMut(Event)> Simulation<Tell> {
         let decision = self.hpa.sync(now, scale, metric);
         let reason = explain::reason(self.stage.http, &self.stage.key).await;
         let answer = answer.map_err(|refusal| refusal.message().to_owned());
-        (self.tell)(Event::Synced(Sync {
-            fact,
-            answer,
-            decision,
-            reason,
-        }));
+        (self.tell)(Event::Synced(Sync { fact, answer, decision, reason }));
         self.stage.scale(decision.desired)
     }
 
@@ -226,11 +219,7 @@ impl<Tell: FnMut(Event)> Simulation<Tell> {
 }
 
 fn metric(answer: &Observation) -> Option<Metric> {
-    Some(Metric {
-        kind: MetricType::AverageValue,
-        value: answer.value?,
-        target: answer.target,
-    })
+    Some(Metric { kind: MetricType::AverageValue, value: answer.value?, target: answer.target })
 }
 
 fn every(period: Duration) -> Interval {

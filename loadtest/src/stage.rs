@@ -70,14 +70,9 @@ impl Stage {
         let feed = Feed::create(folder.path(), scaled_object, &cluster, clock.now())?;
 
         let config = ServeConfig::local(feed.directory().to_owned());
-        let gateway = gateway::app::App::build(config)
-            .await
-            .context("the gateway")?;
+        let gateway = gateway::app::App::build(config).await.context("the gateway")?;
         let caller = Caller::new(gateway.keda_addr(), reference)?;
-        let (http, uplink) = (
-            gateway.http_addr(),
-            format!("http://{}", gateway.agent_addr()),
-        );
+        let (http, uplink) = (gateway.http_addr(), format!("http://{}", gateway.agent_addr()));
         let mut agents = Vec::new();
         for (place, node) in NODES.into_iter().enumerate() {
             let replay = feed.replay(place).to_owned();
@@ -86,18 +81,8 @@ impl Stage {
         let stop = CancellationToken::new();
         let gateway = tokio::spawn(gateway.run(stop.clone()));
         let _folder = folder;
-        let mut stage = Self {
-            cluster,
-            agents,
-            caller,
-            http,
-            key,
-            clock,
-            feed,
-            gateway,
-            stop,
-            _folder,
-        };
+        let mut stage =
+            Self { cluster, agents, caller, http, key, clock, feed, gateway, stop, _folder };
         stage.agents.iter_mut().try_for_each(Agent::start)?;
         Ok(stage)
     }
@@ -110,10 +95,7 @@ impl Stage {
         let start = self.clock.now();
         while let Err(refusal) = self.caller.fetch().await {
             let waited = self.clock.now().since(start);
-            anyhow::ensure!(
-                waited < pace::WARM_UP,
-                "the gateway does not answer: {refusal}"
-            );
+            anyhow::ensure!(waited < pace::WARM_UP, "the gateway does not answer: {refusal}");
             tokio::time::sleep(pace::TICK).await;
         }
         Ok(())
@@ -148,16 +130,12 @@ impl Stage {
         }
         self.stop.cancel();
         let ended = tokio::time::timeout(Duration::from_secs(10), self.gateway).await;
-        ended
-            .context("the gateway does not end")?
-            .context("the gateway panicked")?
+        ended.context("the gateway does not end")?.context("the gateway panicked")?
     }
 
     fn show(&mut self) -> anyhow::Result<()> {
         let now = self.clock.now();
-        self.feed
-            .write(&self.cluster, now)
-            .context("showing the cluster")
+        self.feed.write(&self.cluster, now).context("showing the cluster")
     }
 }
 
@@ -176,10 +154,7 @@ fn scaled_object(scaling: Scaling) -> ScaledObject {
         ("scalerAddress", "gpu-gateway.keda.svc:6000".to_owned()),
         ("targetGpuUtilization", scaling.target.to_string()),
         ("staleAfter", format!("{}s", pace::STALE_AFTER.as_secs())),
-        (
-            "activationWindow",
-            format!("{}s", pace::ACTIVATION_WINDOW.as_secs()),
-        ),
+        ("activationWindow", format!("{}s", pace::ACTIVATION_WINDOW.as_secs())),
     ];
     ScaledObject {
         key: ScaledObjectKey::new("ai", "vllm-so"),

@@ -81,9 +81,7 @@ impl Story {
     pub fn fact(&mut self, fact: Fact) {
         let report = &mut self.report;
         report.peak = report.peak.max(fact.load);
-        report.needed = (report.peak / self.target)
-            .ceil()
-            .max(f64::from(self.floor)) as u32;
+        report.needed = (report.peak / self.target).ceil().max(f64::from(self.floor)) as u32;
         report.reached = report.reached.max(fact.ready);
         if report.path.last() != Some(&fact.replicas) {
             report.path.push(fact.replicas);
@@ -143,27 +141,12 @@ impl Story {
             return Some("an answer without a value".into());
         };
         if answer.target != self.target {
-            return Some(format!(
-                "target {} instead of {}",
-                answer.target, self.target
-            ));
+            return Some(format!("target {} instead of {}", answer.target, self.target));
         }
         let (kind, target) = (MetricType::AverageValue, answer.target);
         let (spec, status, ready) = (now.replicas, now.replicas, now.ready);
-        let scale = Scale {
-            spec,
-            status,
-            ready,
-        };
-        let (asked, _) = wish(
-            Metric {
-                kind,
-                value,
-                target,
-            },
-            scale,
-            0.1,
-        );
+        let scale = Scale { spec, status, ready };
+        let (asked, _) = wish(Metric { kind, value, target }, scale, 0.1);
         let (fewest, most) = self.allowed();
         let asked = asked.max(self.floor);
         (asked < fewest || asked > most).then(|| {
@@ -202,32 +185,14 @@ impl Report {
             }
         };
         let (needed, reached, most) = (self.needed, self.reached, self.most());
-        demand(
-            reached >= needed,
-            format!("{reached} replicas served where {needed} were needed"),
-        );
-        demand(
-            most <= needed,
-            format!("overshoot: {most} replicas ordered, {needed} needed"),
-        );
-        demand(
-            self.is_one_hill(),
-            format!("replicas went to and fro: {:?}", self.path),
-        );
-        demand(
-            self.agent_returned,
-            "no agent was killed and restarted".into(),
-        );
+        demand(reached >= needed, format!("{reached} replicas served where {needed} were needed"));
+        demand(most <= needed, format!("overshoot: {most} replicas ordered, {needed} needed"));
+        demand(self.is_one_hill(), format!("replicas went to and fro: {:?}", self.path));
+        demand(self.agent_returned, "no agent was killed and restarted".into());
         demand(self.shaken == 0, "a lost agent moved the replicas".into());
-        demand(
-            !self.at_floor.is_zero(),
-            "replicas did not return to the floor".into(),
-        );
+        demand(!self.at_floor.is_zero(), "replicas did not return to the floor".into());
         demand(self.answers > 0, "no answer at all".into());
-        demand(
-            self.wrong.is_empty(),
-            format!("{} wrong answers", self.wrong.len()),
-        );
+        demand(self.wrong.is_empty(), format!("{} wrong answers", self.wrong.len()));
         problems
     }
 }
@@ -237,21 +202,11 @@ mod tests {
     use super::*;
 
     fn fact(at: u64, phase: Phase, load: f64, replicas: u32) -> Fact {
-        Fact {
-            at: Duration::from_secs(at),
-            phase,
-            load,
-            replicas,
-            ready: replicas,
-        }
+        Fact { at: Duration::from_secs(at), phase, load, replicas, ready: replicas }
     }
 
     fn answer(value: f64) -> Observation {
-        Observation {
-            target: 60.0,
-            value: Some(value),
-            active: true,
-        }
+        Observation { target: 60.0, value: Some(value), active: true }
     }
 
     #[test]
@@ -259,29 +214,15 @@ mod tests {
         let mut story = Story::new(60.0, 1);
         story.fact(fact(0, Phase::Peak, 200.0, 2));
         assert_eq!(story.answer(Ok(&answer(200.0))), None);
-        assert_eq!(
-            story.answer(Ok(&answer(120.0))),
-            None,
-            "holding is never wrong"
-        );
+        assert_eq!(story.answer(Ok(&answer(120.0))), None, "holding is never wrong");
         assert!(story.answer(Ok(&answer(400.0))).is_some(), "asks for 7");
         assert!(story.answer(Ok(&answer(0.0))).is_some(), "asks for none");
-        assert_eq!(
-            story.answer(Err("unavailable")),
-            None,
-            "not knowing is not lying"
-        );
+        assert_eq!(story.answer(Err("unavailable")), None, "not knowing is not lying");
         story.fact(fact(10, Phase::Gone, 0.0, 2));
         assert_eq!(story.answer(Ok(&answer(0.0))), None);
-        assert!(
-            story.answer(Ok(&answer(200.0))).is_some(),
-            "that load is gone"
-        );
+        assert!(story.answer(Ok(&answer(200.0))).is_some(), "that load is gone");
         let report = story.report();
-        assert_eq!(
-            (report.answers, report.errors, report.wrong.len()),
-            (6, 1, 3)
-        );
+        assert_eq!((report.answers, report.errors, report.wrong.len()), (6, 1, 3));
     }
 
     #[test]
@@ -303,12 +244,7 @@ mod tests {
         bad.fact(fact(4, Phase::Peak, 340.0, 5));
         bad.fact(fact(5, Phase::Peak, 340.0, 7));
         let problems = bad.report().problems().join("; ");
-        for named in [
-            "overshoot: 7",
-            "to and fro",
-            "lost agent moved",
-            "to the floor",
-        ] {
+        for named in ["overshoot: 7", "to and fro", "lost agent moved", "to the floor"] {
             assert!(problems.contains(named), "{named} in {problems}");
         }
     }

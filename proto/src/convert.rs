@@ -53,11 +53,7 @@ pub enum Error {
 }
 
 fn at_most(what: &'static str, count: usize, max: usize) -> Result<(), Error> {
-    if count > max {
-        Err(Error::TooMany { what, count, max })
-    } else {
-        Ok(())
-    }
+    if count > max { Err(Error::TooMany { what, count, max }) } else { Ok(()) }
 }
 
 /// What was left out of a message, and why; for the log and for counting.
@@ -87,10 +83,8 @@ impl Link {
         at_most("devices", message.devices.len(), MAX_DEVICES)?;
         at_most("engines", message.engines.len(), MAX_ENGINES)?;
         let mut refusals = Refusals::new();
-        let mut inventory = Inventory {
-            reason: reason_from_wire(&message.reason),
-            ..Default::default()
-        };
+        let mut inventory =
+            Inventory { reason: reason_from_wire(&message.reason), ..Default::default() };
 
         let mut seen = HashSet::new();
         let mut devices = Vec::with_capacity(message.devices.len());
@@ -104,10 +98,7 @@ impl Link {
             devices.push(match opened {
                 Ok((device, holders)) => {
                     inventory.devices.push(device);
-                    Some(DevicePlace {
-                        index: inventory.devices.len() - 1,
-                        holders,
-                    })
+                    Some(DevicePlace { index: inventory.devices.len() - 1, holders })
                 }
                 Err(why) => {
                     refusals.push(format!("device {place} ({}): {why}", cut(&uuid, MAX_NAME)));
@@ -138,15 +129,7 @@ impl Link {
         }
 
         let inventory = Arc::new(inventory);
-        Ok((
-            Self {
-                generation: message.generation,
-                inventory,
-                devices,
-                engines,
-            },
-            refusals,
-        ))
+        Ok((Self { generation: message.generation, inventory, devices, engines }, refusals))
     }
 
     /// The inventory itself.
@@ -224,9 +207,7 @@ fn name_from_wire<'a>(what: &str, text: &'a str) -> Result<&'a str, String> {
     match text.len() {
         0 => Err(format!("the {what} is empty")),
         1..=MAX_NAME => Ok(text),
-        length => Err(format!(
-            "the {what} has {length} bytes; at most {MAX_NAME} are accepted"
-        )),
+        length => Err(format!("the {what} has {length} bytes; at most {MAX_NAME} are accepted")),
     }
 }
 
@@ -235,10 +216,7 @@ fn name_from_wire<'a>(what: &str, text: &'a str) -> Result<&'a str, String> {
 /// # Errors
 /// When a part of it is empty or too long.
 fn pod_from_wire(namespace: &str, pod: &str) -> Result<PodKey, String> {
-    Ok(PodKey::new(
-        name_from_wire("namespace", namespace)?,
-        name_from_wire("pod", pod)?,
-    ))
+    Ok(PodKey::new(name_from_wire("namespace", namespace)?, name_from_wire("pod", pod)?))
 }
 
 fn device_from_wire(
@@ -247,10 +225,7 @@ fn device_from_wire(
 ) -> Result<(Device, Vec<Option<usize>>), String> {
     let uuid: DeviceUuid = name_from_wire("uuid", &device.uuid)?.into();
     if device.holders.len() > MAX_HOLDERS {
-        return Err(format!(
-            "{} holders; at most {MAX_HOLDERS}",
-            device.holders.len()
-        ));
+        return Err(format!("{} holders; at most {MAX_HOLDERS}", device.holders.len()));
     }
     let mut holders = Vec::new();
     let mut places = Vec::with_capacity(device.holders.len());
@@ -270,10 +245,7 @@ fn device_from_wire(
         .memory_total_mib
         .filter(|total| *total > 0.0 && Metric::MemoryUsedMib.accepts(*total));
     if device.memory_total_mib != memory_total_mib {
-        refusals.push(format!(
-            "device {uuid}: memory_total_mib {:?}",
-            device.memory_total_mib
-        ));
+        refusals.push(format!("device {uuid}: memory_total_mib {:?}", device.memory_total_mib));
     }
     let mig = match device.mig {
         Some(mig) => Some(Mig {
@@ -332,17 +304,10 @@ fn readings_from_wire(
     refusals: &mut Refusals,
 ) -> Result<Readings, String> {
     if metrics.len() != values.len() {
-        return Err(format!(
-            "{} metrics, but {} values",
-            metrics.len(),
-            values.len()
-        ));
+        return Err(format!("{} metrics, but {} values", metrics.len(), values.len()));
     }
     let known = metrics.iter().zip(values).map(|(&metric, &value)| {
-        (
-            metric,
-            metric_from_wire(metric).map(|metric| Reading::checked(metric, value)),
-        )
+        (metric, metric_from_wire(metric).map(|metric| Reading::checked(metric, value)))
     });
     let failed = failures.iter().map(|failure| {
         let reason = cut(&failure.reason, MAX_REASON);
@@ -373,11 +338,7 @@ fn held_from_wire(
         let place = device.holders.get(reading.holder as usize);
         match (metric_from_wire(reading.metric), place) {
             (Some(metric), Some(Some(holder))) if metric.accepts(reading.value) => {
-                readings.push(HeldReading {
-                    holder: *holder,
-                    metric,
-                    value: reading.value,
-                });
+                readings.push(HeldReading { holder: *holder, metric, value: reading.value });
             }
             (Some(_), Some(None)) => {}
             _ => refusals.push(format!(
@@ -400,10 +361,7 @@ pub fn inventory_to_wire(generation: u64, inventory: &Inventory) -> wire::Invent
             .map(|engine| wire::Engine {
                 namespace: engine.pod.namespace.to_string(),
                 pod: engine.pod.name.to_string(),
-                uid: engine
-                    .uid
-                    .as_ref()
-                    .map_or_else(String::new, ToString::to_string),
+                uid: engine.uid.as_ref().map_or_else(String::new, ToString::to_string),
             })
             .collect(),
         reason: inventory.reason.as_deref().unwrap_or_default().to_owned(),
@@ -434,10 +392,7 @@ fn holder_to_wire(holder: &Holder) -> wire::Holder {
     wire::Holder {
         namespace: holder.pod.namespace.to_string(),
         pod: holder.pod.name.to_string(),
-        uid: holder
-            .uid
-            .as_ref()
-            .map_or_else(String::new, ToString::to_string),
+        uid: holder.uid.as_ref().map_or_else(String::new, ToString::to_string),
         container: holder.container.to_string(),
         share: holder.share,
         estimated: holder.estimated,
@@ -447,47 +402,35 @@ fn holder_to_wire(holder: &Holder) -> wire::Holder {
 
 /// Puts a sample on the wire; `since` is added to every age: the time the sample has waited.
 pub fn sample_to_wire(generation: u64, sample: &Sample, since: Duration) -> wire::Sample {
-    let devices = sample
-        .devices
-        .iter()
-        .enumerate()
-        .filter_map(|(place, device)| {
-            let device = device.as_ref()?;
-            let (metrics, values, failures) = readings_to_wire(&device.readings);
-            let held = device.held.iter().map(|held| wire::HeldReading {
-                holder: place_to_wire(held.holder),
-                metric: metric_to_wire(held.metric),
-                value: held.value,
-            });
-            Some(wire::DeviceSample {
-                device: place_to_wire(place),
-                age_ms: age_to_wire(device.age + since),
-                metrics,
-                values,
-                failures,
-                held: held.collect(),
-            })
+    let devices = sample.devices.iter().enumerate().filter_map(|(place, device)| {
+        let device = device.as_ref()?;
+        let (metrics, values, failures) = readings_to_wire(&device.readings);
+        let held = device.held.iter().map(|held| wire::HeldReading {
+            holder: place_to_wire(held.holder),
+            metric: metric_to_wire(held.metric),
+            value: held.value,
         });
-    let engines = sample
-        .engines
-        .iter()
-        .enumerate()
-        .filter_map(|(place, engine)| {
-            let engine = engine.as_ref()?;
-            let (metrics, values, failures) = readings_to_wire(&engine.readings);
-            Some(wire::EngineSample {
-                engine: place_to_wire(place),
-                age_ms: age_to_wire(engine.age + since),
-                metrics,
-                values,
-                failures,
-            })
-        });
-    wire::Sample {
-        generation,
-        devices: devices.collect(),
-        engines: engines.collect(),
-    }
+        Some(wire::DeviceSample {
+            device: place_to_wire(place),
+            age_ms: age_to_wire(device.age + since),
+            metrics,
+            values,
+            failures,
+            held: held.collect(),
+        })
+    });
+    let engines = sample.engines.iter().enumerate().filter_map(|(place, engine)| {
+        let engine = engine.as_ref()?;
+        let (metrics, values, failures) = readings_to_wire(&engine.readings);
+        Some(wire::EngineSample {
+            engine: place_to_wire(place),
+            age_ms: age_to_wire(engine.age + since),
+            metrics,
+            values,
+            failures,
+        })
+    });
+    wire::Sample { generation, devices: devices.collect(), engines: engines.collect() }
 }
 
 fn place_to_wire(place: usize) -> u32 {

@@ -180,10 +180,7 @@ metrics! {
 impl Metric {
     /// The metric of that exact name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .iter()
-            .copied()
-            .find(|metric| metric.name() == name)
+        Self::ALL.iter().copied().find(|metric| metric.name() == name)
     }
 
     /// Its place in [`Metric::ALL`].
@@ -226,10 +223,7 @@ impl MetricSet {
 
     /// Its metrics, in order.
     pub fn iter(self) -> impl Iterator<Item = Metric> {
-        Metric::ALL
-            .iter()
-            .copied()
-            .filter(move |metric| self.contains(*metric))
+        Metric::ALL.iter().copied().filter(move |metric| self.contains(*metric))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What both binaries do the same way: one clock, one log format, one way to be stopped.
 
+use std::io::IsTerminal as _;
 use std::time::SystemTime;
 
 use anyhow::Context as _;
@@ -31,10 +32,7 @@ impl Clock {
     }
 
     /// The wall clock's time at `moment`, to show to people; nothing is decided by it.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the one reading of the wall clock"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the one reading of the wall clock")]
     pub fn wall(&self, moment: Timestamp) -> SystemTime {
         SystemTime::now() - self.now().since(moment)
     }
@@ -59,6 +57,7 @@ pub fn start_logging(filter: &str, format: LogFormat) -> anyhow::Result<()> {
         .with_context(|| format!("log filter {filter:?}: write for example `info`"))?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     match format {
         LogFormat::Text => log.try_init(),

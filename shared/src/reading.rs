@@ -41,12 +41,8 @@ impl Reading {
 /// What to say about a value that `metric` cannot have.
 pub fn out_of_range(metric: Metric, value: f64) -> String {
     let unit = metric.unit();
-    format!(
-        "{metric} {value} is out of range (0 to {} {})",
-        unit.max(),
-        unit.symbol()
-    )
-    .replace(" )", ")")
+    format!("{metric} {value} is out of range (0 to {} {})", unit.max(), unit.symbol())
+        .replace(" )", ")")
 }
 
 /// All readings of one device or engine at one moment, kept small: a bit per metric, a number per
@@ -72,9 +68,7 @@ impl Readings {
 
     /// The value of `metric`, if it is known.
     pub fn value(&self, metric: Metric) -> Option<f64> {
-        self.known
-            .contains(metric)
-            .then(|| self.values[self.known.rank(metric)])
+        self.known.contains(metric).then(|| self.values[self.known.rank(metric)])
     }
 
     /// The metrics whose value is known.
@@ -84,12 +78,10 @@ impl Readings {
 
     /// Every reading that is not [`Reading::Unsupported`].
     pub fn iter(&self) -> impl Iterator<Item = (Metric, Reading)> {
-        Metric::ALL
-            .iter()
-            .filter_map(|&metric| match self.get(metric) {
-                Reading::Unsupported => None,
-                reading => Some((metric, reading)),
-            })
+        Metric::ALL.iter().filter_map(|&metric| match self.get(metric) {
+            Reading::Unsupported => None,
+            reading => Some((metric, reading)),
+        })
     }
 
     /// Every metric whose reading failed, with the reason.
@@ -119,11 +111,7 @@ impl FromIterator<(Metric, Reading)> for Readings {
                 Reading::Unsupported => {}
             }
         }
-        Self {
-            known,
-            values: values.into(),
-            failed: failed.into(),
-        }
+        Self { known, values: values.into(), failed: failed.into() }
     }
 }
 
@@ -143,15 +131,9 @@ mod tests {
         .collect();
         assert_eq!(readings.get(Metric::GpuUtilization), Reading::Ok(0.0));
         assert_eq!(readings.get(Metric::RequestLatencyMs), Reading::Ok(7.5));
-        assert_eq!(
-            readings.get(Metric::Temperature),
-            Reading::Failed("GPU is lost".into())
-        );
+        assert_eq!(readings.get(Metric::Temperature), Reading::Failed("GPU is lost".into()));
         assert_eq!(readings.get(Metric::SmActivity), Reading::Unsupported);
-        assert!(matches!(
-            readings.get(Metric::PowerDraw),
-            Reading::Failed(_)
-        ));
+        assert!(matches!(readings.get(Metric::PowerDraw), Reading::Failed(_)));
         assert_eq!(readings.iter().count(), 4);
     }
 }

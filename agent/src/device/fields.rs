@@ -26,10 +26,7 @@ impl Fields {
         let place = place.into();
         match value {
             Value::Object(keys) => Ok(Self { place, keys }),
-            other => Err(format!(
-                "{place} is {}; write an object {{…}}",
-                shown(&other)
-            )),
+            other => Err(format!("{place} is {}; write an object {{…}}", shown(&other))),
         }
     }
 
@@ -49,10 +46,9 @@ impl Fields {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) if text.is_empty() => Ok(None),
             Some(Value::String(text)) if text.len() <= MAX_NAME => Ok(Some(text)),
-            Some(Value::String(_)) => Err(format!(
-                "{}: {key} is longer than {MAX_NAME} bytes",
-                self.place
-            )),
+            Some(Value::String(_)) => {
+                Err(format!("{}: {key} is longer than {MAX_NAME} bytes", self.place))
+            }
             Some(other) => Err(self.bad(key, &other, "a text")),
         }
     }
@@ -103,11 +99,9 @@ impl Fields {
         match self.keys.remove(key) {
             None | Some(Value::Null) => Ok(Vec::new()),
             Some(Value::Array(list)) if list.len() <= max => Ok(list),
-            Some(Value::Array(list)) => Err(format!(
-                "{}: {} {key}; at most {max} are accepted",
-                self.place,
-                list.len()
-            )),
+            Some(Value::Array(list)) => {
+                Err(format!("{}: {} {key}; at most {max} are accepted", self.place, list.len()))
+            }
             Some(other) => Err(self.bad(key, &other, "a list […]")),
         }
     }

@@ -84,11 +84,7 @@ fn one(
             Written::Absent | Written::Null => {}
             Written::Number(value) if metric.accepts(value) => own.push((metric, value)),
             Written::Number(value) => {
-                return Err(format!(
-                    "{}: {}",
-                    fields.place(),
-                    out_of_range(metric, value)
-                ));
+                return Err(format!("{}: {}", fields.place(), out_of_range(metric, value)));
             }
         }
     }

@@ -68,10 +68,7 @@ struct Pass {
 
 impl Pass {
     fn starting(start: Timestamp) -> Self {
-        Self {
-            start,
-            ..Self::default()
-        }
+        Self { start, ..Self::default() }
     }
 
     /// When a line of `at_ms` is due.

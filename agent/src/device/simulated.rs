@@ -40,16 +40,8 @@ struct Virtual {
 /// A shape whose file, if it is one, was read.
 enum Curve {
     Constant(f64),
-    Ramp {
-        from: f64,
-        to: f64,
-        over: Duration,
-    },
-    Sine {
-        low: f64,
-        high: f64,
-        period: Duration,
-    },
+    Ramp { from: f64, to: f64, over: Duration },
+    Sine { low: f64, high: f64, period: Duration },
     Steps(Vec<f64>),
 }
 
@@ -104,9 +96,7 @@ impl DeviceSource for Simulated {
         let elapsed = now.since(*self.start.get_or_insert(now));
         let devices = (0..).zip(&self.devices);
         Observation {
-            devices: devices
-                .map(|(index, device)| self.device(index, device, elapsed))
-                .collect(),
+            devices: devices.map(|(index, device)| self.device(index, device, elapsed)).collect(),
             ..Observation::default()
         }
     }
@@ -120,21 +110,13 @@ impl Curve {
     fn open(shape: &Shape) -> Result<Self, Error> {
         Ok(match shape {
             Shape::Constant(level) => Self::Constant(*level),
-            Shape::Ramp { from, to, over } => Self::Ramp {
-                from: *from,
-                to: *to,
-                over: *over,
-            },
-            Shape::Sine { low, high, period } => Self::Sine {
-                low: *low,
-                high: *high,
-                period: *period,
-            },
+            Shape::Ramp { from, to, over } => Self::Ramp { from: *from, to: *to, over: *over },
+            Shape::Sine { low, high, period } => {
+                Self::Sine { low: *low, high: *high, period: *period }
+            }
             Shape::File(path) => {
-                let text = std::fs::read_to_string(path).map_err(|error| Error::File {
-                    path: path.clone(),
-                    error,
-                })?;
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| Error::File { path: path.clone(), error })?;
                 let broken = |why| Error::Simulation(format!("{}: {why}", path.display()));
                 Self::Steps(spec::steps(&text).map_err(broken)?)
             }
@@ -177,11 +159,7 @@ fn holder(pod: &PodKey) -> ObservedHolder {
 fn readings(model: &Model, load: f64) -> Readings {
     let part = load / 100.0;
     let used = 0.05 + 0.75 * part;
-    let clock = if load > 0.0 {
-        model.boost_mhz
-    } else {
-        model.idle_mhz
-    };
+    let clock = if load > 0.0 { model.boost_mhz } else { model.idle_mhz };
     [
         (Metric::GpuUtilization, load),
         (Metric::MemoryUtilization, 0.6 * load),
@@ -199,9 +177,9 @@ fn readings(model: &Model, load: f64) -> Readings {
 
 /// FNV-1a: the same on every machine and in every release, unlike the standard hasher.
 fn mix(seed: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(seed, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    bytes
+        .iter()
+        .fold(seed, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 fn seed(node: &NodeName, seed: u64, index: u32) -> u64 {

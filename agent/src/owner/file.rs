@@ -103,14 +103,8 @@ fn stamp(metadata: &Metadata) -> Stamp {
 }
 
 fn read(path: &Path) -> Result<(Stamp, Declared), Error> {
-    let read = |error| Error::Read {
-        path: path.to_owned(),
-        error,
-    };
-    let broken = |why| Error::Broken {
-        path: path.to_owned(),
-        why,
-    };
+    let read = |error| Error::Read { path: path.to_owned(), error };
+    let broken = |why| Error::Broken { path: path.to_owned(), why };
     let metadata = std::fs::metadata(path).map_err(read)?;
     if metadata.len() > MAX_BYTES {
         return Err(broken(format!("more than {MAX_BYTES} bytes")));

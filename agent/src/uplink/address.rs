@@ -26,10 +26,7 @@ impl FromStr for Gateway {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let refused = |why| Error {
-            address: text.to_owned(),
-            why,
-        };
+        let refused = |why| Error { address: text.to_owned(), why };
         let uri: Uri = text.parse().map_err(|_| refused("not a URL"))?;
         match uri.scheme_str() {
             Some("http") => {}

@@ -45,9 +45,7 @@ pub(super) enum Ended {
 
 /// Connects, pushes, and returns when that has ended.
 pub(super) async fn once(uplink: &Uplink, gateway: &Gateway, address: SocketAddr) -> Ended {
-    let opening = uplink
-        .shutdown
-        .run_until_cancelled(open(uplink, gateway, address));
+    let opening = uplink.shutdown.run_until_cancelled(open(uplink, gateway, address));
     let mut incoming = match opening.await {
         None => return Ended::Over,
         Some(Err(error)) => return Ended::NeverUp { error },
@@ -80,9 +78,7 @@ async fn open(
     gateway: &Gateway,
     address: SocketAddr,
 ) -> Result<Streaming<GatewayMessage>, String> {
-    let channel = connect(gateway, address)
-        .await
-        .map_err(|error| chain(&error))?;
+    let channel = connect(gateway, address).await.map_err(|error| chain(&error))?;
     let outbound = Outbound::new(uplink.hello(), uplink.newest.clone(), uplink.clock);
     let mut client = UplinkClient::new(channel);
     match timeout(ANSWER_WITHIN, client.push(outbound)).await {
@@ -97,10 +93,7 @@ async fn connect(
     gateway: &Gateway,
     address: SocketAddr,
 ) -> Result<Channel, tonic::transport::Error> {
-    let name = gateway
-        .to_string()
-        .parse()
-        .expect("it was parsed from a URI");
+    let name = gateway.to_string().parse().expect("it was parsed from a URI");
     Endpoint::from_shared(format!("http://{address}"))?
         .origin(name)
         .connect_timeout(CONNECT_WITHIN)
@@ -118,9 +111,7 @@ async fn listen(
 ) -> String {
     loop {
         match incoming.message().await {
-            Ok(Some(GatewayMessage {
-                body: Some(Body::Welcome(welcome)),
-            })) => welcomed(welcome),
+            Ok(Some(GatewayMessage { body: Some(Body::Welcome(welcome)) })) => welcomed(welcome),
             // From a newer gateway: not for us.
             Ok(Some(GatewayMessage { body: None })) => {}
             Ok(None) => return "the gateway ended the stream".into(),

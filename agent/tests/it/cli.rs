@@ -22,22 +22,11 @@ fn parsed(args: &[&str]) -> Result<RunConfig, String> {
 #[test]
 fn flags_become_a_config_with_the_defaults_of_the_design() {
     let config = parsed(&["--gateway", "http://gw:6001", "--node", "n"]).unwrap();
-    assert_eq!(
-        config,
-        RunConfig::new("http://gw:6001", "n".into(), SourceSpec::Nvml)
-    );
+    assert_eq!(config, RunConfig::new("http://gw:6001", "n".into(), SourceSpec::Nvml));
     assert_eq!(config.interval, Duration::from_millis(500));
-    let config = parsed(&[
-        "--gateway",
-        "http://a:1,http://b:2",
-        "--gateway",
-        "http://[::1]:3",
-    ])
-    .unwrap();
-    assert_eq!(
-        config.gateways,
-        ["http://a:1", "http://b:2", "http://[::1]:3"]
-    );
+    let config =
+        parsed(&["--gateway", "http://a:1,http://b:2", "--gateway", "http://[::1]:3"]).unwrap();
+    assert_eq!(config.gateways, ["http://a:1", "http://b:2", "http://[::1]:3"]);
     assert!(!config.node.as_str().is_empty(), "the host name");
 }
 
@@ -46,20 +35,12 @@ fn bad_flags_are_refused_with_what_would_be_right() {
     for (flag, value, expected) in [
         ("--interval", "50ms", "write a time from 100ms to 60s"),
         ("--interval", "61s", "write a time from 100ms to 60s"),
-        (
-            "--gateway",
-            "https://gw:6001",
-            "TLS is not in this build; write http://HOST:PORT",
-        ),
+        ("--gateway", "https://gw:6001", "TLS is not in this build; write http://HOST:PORT"),
         ("--gateway", "http://gw", "it has no port"),
         ("--gateway", "http://gw:1/x", "it has a path"),
         ("--gateway", "gw:6001", "it does not begin with http://"),
         ("--source", "sim:gpu=1", "did you mean \"gpus\"?"),
-        (
-            "--replay-end",
-            "stop",
-            "[possible values: hold, loop, exit]",
-        ),
+        ("--replay-end", "stop", "[possible values: hold, loop, exit]"),
     ] {
         let error = parsed(&["--gateway", "http://gw:6001", flag, value]).unwrap_err();
         assert!(error.contains(expected), "{flag} {value}\n  said {error}");
@@ -73,16 +54,8 @@ fn usage_is_exit_code_2_and_what_is_wrong_at_the_start_is_1() {
     for (output, code, expected) in [
         (run(&["run"]), 2, "--gateway <URL>"),
         (with(&["--colour"]), 2, "unexpected argument"),
-        (
-            with(&[]),
-            1,
-            "gpu-agent: source nvml is not in this build; use replay:FILE",
-        ),
-        (
-            with(&["--source", "replay:/none"]),
-            1,
-            "gpu-agent: source /none: No such file",
-        ),
+        (with(&[]), 1, "gpu-agent: source nvml is not in this build; use replay:FILE"),
+        (with(&["--source", "replay:/none"]), 1, "gpu-agent: source /none: No such file"),
         (
             with(&["--source", "sim", "--holders", "/none"]),
             1,

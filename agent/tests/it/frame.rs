@@ -20,10 +20,7 @@ use crate::support::at;
 fn observation(pod: &str, age: u64) -> Observation {
     let mut device = device("GPU-a", vec![holder(pod, None)]);
     device.age = Duration::from_millis(age);
-    Observation {
-        devices: vec![device],
-        ..Observation::default()
-    }
+    Observation { devices: vec![device], ..Observation::default() }
 }
 
 fn frame(observation: Observation, previous: Option<&Arc<Inventory>>) -> Frame {
@@ -44,10 +41,8 @@ fn the_inventory_is_the_same_arc_until_something_in_it_changes() {
 
 #[test]
 fn a_reason_why_there_is_nothing_travels_in_the_inventory() {
-    let nothing = Observation {
-        reason: Some("no valid line yet".into()),
-        ..Observation::default()
-    };
+    let nothing =
+        Observation { reason: Some("no valid line yet".into()), ..Observation::default() };
     let frame = frame(nothing, None);
     assert_eq!(frame.inventory.reason.as_deref(), Some("no valid line yet"));
 }
@@ -113,9 +108,7 @@ async fn every_interval_brings_a_frame_and_only_the_newest_is_kept() {
 async fn the_loop_ends_with_its_source_after_the_last_frame() {
     let (send, newest) = watch::channel(None);
     let clock = Clock::start();
-    collector(3)
-        .run(clock, send, CancellationToken::new())
-        .await;
+    collector(3).run(clock, send, CancellationToken::new()).await;
     assert_eq!(age(&newest), Duration::from_millis(3));
     assert_eq!(clock.now(), at(1_000));
 }

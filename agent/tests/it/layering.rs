@@ -5,12 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Know all the others.
 const LAST: [&str; 2] = ["config", "app"];
-const PURE: [&str; 4] = [
-    "owner.rs",
-    "frame.rs",
-    "uplink/backoff.rs",
-    "device/replay/line.rs",
-];
+const PURE: [&str; 4] = ["owner.rs", "frame.rs", "uplink/backoff.rs", "device/replay/line.rs"];
 const IMPURE: [&str; 5] = ["tokio", "tonic", "Clock", "Instant", "SystemTime"];
 
 fn source() -> PathBuf {
@@ -43,10 +38,8 @@ fn named(text: &str) -> Vec<&str> {
 #[test]
 fn no_module_uses_one_that_is_listed_below_it() {
     let lib = fs::read_to_string(source().join("lib.rs")).unwrap();
-    let order: Vec<_> = lib
-        .lines()
-        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'))
-        .collect();
+    let order: Vec<_> =
+        lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
     assert!(order.ends_with(&LAST), "{order:?}");
     let place = |module: &str| order.iter().position(|known| *known == module);
     let mut all = Vec::new();
@@ -57,19 +50,13 @@ fn no_module_uses_one_that_is_listed_below_it() {
         let first = inside.iter().next().unwrap().to_str().unwrap();
         let module = first.trim_end_matches(".rs");
         let Some(own) = place(module) else {
-            assert!(
-                ["lib", "main"].contains(&module),
-                "{module} is not in lib.rs"
-            );
+            assert!(["lib", "main"].contains(&module), "{module} is not in lib.rs");
             continue;
         };
         let text = fs::read_to_string(&file).unwrap();
         for used in named(&text) {
             let used_place = place(used).unwrap_or_else(|| panic!("{file:?} uses crate::{used}"));
-            assert!(
-                used_place <= own,
-                "{file:?} uses crate::{used}, which is below it"
-            );
+            assert!(used_place <= own, "{file:?} uses crate::{used}, which is below it");
             checked += 1;
         }
     }

@@ -1,9 +1,6 @@
 //! The agent's tests, one binary.
 
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test that finds no value should stop there"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that finds no value should stop there")]
 
 mod cli;
 mod frame;

@@ -40,10 +40,8 @@ pub(crate) fn device(uuid: &str, holders: Vec<ObservedHolder>) -> ObservedDevice
 }
 
 fn owners(holders: Vec<ObservedHolder>) -> Owners {
-    let observation = Observation {
-        devices: vec![device("GPU-a", holders)],
-        ..Observation::default()
-    };
+    let observation =
+        Observation { devices: vec![device("GPU-a", holders)], ..Observation::default() };
     resolve(&observation, &Declared::new()).remove(0)
 }
 
@@ -51,10 +49,7 @@ fn shares(shares: &[Option<f64>]) -> Vec<(f64, bool)> {
     let pods = shares.iter().enumerate();
     let holders = pods.map(|(pod, share)| holder(&pod.to_string(), *share));
     let holders = owners(holders.collect()).holders;
-    holders
-        .iter()
-        .map(|holder| (holder.share.unwrap(), holder.estimated))
-        .collect()
+    holders.iter().map(|holder| (holder.share.unwrap(), holder.estimated)).collect()
 }
 
 #[test]
@@ -64,10 +59,7 @@ fn shares_are_kept_split_or_whole() {
         (vec![None], vec![(1.0, false)]),
         (vec![Some(0.3)], vec![(0.3, false)]),
         (vec![None, None], vec![(0.5, true), (0.5, true)]),
-        (
-            vec![Some(0.5), None, None],
-            vec![(0.5, false), (0.25, true), (0.25, true)],
-        ),
+        (vec![Some(0.5), None, None], vec![(0.5, false), (0.25, true), (0.25, true)]),
         (vec![Some(0.25), None], vec![(0.25, false), (0.75, true)]),
         (vec![Some(1.0), None], vec![(1.0, false), (0.0, true)]),
     ] {
@@ -85,16 +77,9 @@ fn a_share_that_was_recorded_as_a_guess_stays_one() {
 #[test]
 fn a_holders_own_values_are_held_readings_with_the_percent_of_its_memory() {
     let mut own = holder("q", None);
-    own.own = vec![
-        (Metric::GpuUtilization, 30.0),
-        (Metric::MemoryUsedMib, 250.0),
-    ];
+    own.own = vec![(Metric::GpuUtilization, 30.0), (Metric::MemoryUsedMib, 250.0)];
     let held = owners(vec![holder("p", None), own]).held;
-    let reading = |metric, value| HeldReading {
-        holder: 1,
-        metric,
-        value,
-    };
+    let reading = |metric, value| HeldReading { holder: 1, metric, value };
     let expected = [
         reading(Metric::GpuUtilization, 30.0),
         reading(Metric::MemoryUsedMib, 250.0),
@@ -129,9 +114,7 @@ fn a_holders_file_is_yaml_or_json_and_decides_for_the_devices_it_names() {
     ] {
         let declared = parse(text).unwrap();
         let observation = Observation {
-            devices: ["GPU-a", "GPU-b"]
-                .map(|uuid| device(uuid, vec![holder("old", None)]))
-                .into(),
+            devices: ["GPU-a", "GPU-b"].map(|uuid| device(uuid, vec![holder("old", None)])).into(),
             ..Observation::default()
         };
         let owners = resolve(&observation, &declared);
@@ -147,18 +130,9 @@ fn a_holders_file_is_yaml_or_json_and_decides_for_the_devices_it_names() {
 #[test]
 fn a_broken_holders_file_is_refused_with_what_is_wrong() {
     for (text, expected) in [
-        (
-            "- a",
-            "it is not a map; write UUID: [{namespace: …, pod: …}]",
-        ),
-        (
-            "GPU-a: {namespace: ai, pod: p}",
-            "device GPU-a has no list of holders",
-        ),
-        (
-            "GPU-a: [{namespace: ai}]",
-            "device GPU-a: holder 0 has no pod",
-        ),
+        ("- a", "it is not a map; write UUID: [{namespace: …, pod: …}]"),
+        ("GPU-a: {namespace: ai, pod: p}", "device GPU-a has no list of holders"),
+        ("GPU-a: [{namespace: ai}]", "device GPU-a: holder 0 has no pod"),
         (
             "GPU-a: [{namespace: ai, pod: p, shar: 1}]",
             r#"device GPU-a: unknown key "shar" of a holder; did you mean "share"?"#,
@@ -170,10 +144,7 @@ fn a_broken_holders_file_is_refused_with_what_is_wrong() {
         ("GPU-a: [", "write UUID:"),
     ] {
         let error = parse(text).unwrap_err();
-        assert!(
-            error.contains(expected),
-            "{text}\n  said {error}\n  not  {expected}"
-        );
+        assert!(error.contains(expected), "{text}\n  said {error}\n  not  {expected}");
     }
 }
 
@@ -189,11 +160,7 @@ fn a_holders_file_is_read_again_and_a_broken_one_changes_nothing() {
     assert_eq!(pod(&mut file, 0).name.as_ref(), "one");
 
     std::fs::write(&path, "GPU-a: [{namespace: ai, pod: second}]").unwrap();
-    assert_eq!(
-        pod(&mut file, 999).name.as_ref(),
-        "one",
-        "looked at once a second"
-    );
+    assert_eq!(pod(&mut file, 999).name.as_ref(), "one", "looked at once a second");
     assert_eq!(pod(&mut file, 1_000).name.as_ref(), "second");
 
     std::fs::write(&path, "nonsense").unwrap();
@@ -202,10 +169,7 @@ fn a_holders_file_is_read_again_and_a_broken_one_changes_nothing() {
         assert_eq!(pod(&mut file, 3_000).name.as_ref(), "second");
     });
     assert_eq!(log.lines().count(), 1, "{log}");
-    assert!(
-        log.contains("holders file is broken, keeping what it said before"),
-        "{log}"
-    );
+    assert!(log.contains("holders file is broken, keeping what it said before"), "{log}");
 
     std::fs::write(&path, "GPU-a: [{namespace: ai, pod: fourth}]").unwrap();
     assert_eq!(pod(&mut file, 4_000).name.as_ref(), "fourth");

@@ -28,18 +28,12 @@ fn the_line_of_the_design_is_taken_as_it_is_meant() {
     assert_eq!(device.readings.value(Metric::GpuUtilization), Some(93.0));
     let percent = device.readings.value(Metric::MemoryUsedPercent).unwrap();
     assert!((percent - 85.827_4).abs() < 1e-3, "{percent}");
-    assert_eq!(
-        device.readings.get(Metric::SmActivity),
-        Reading::Unsupported
-    );
+    assert_eq!(device.readings.get(Metric::SmActivity), Reading::Unsupported);
     assert_eq!(device.holders[0].pod, PodKey::new("ai", "vllm-0"));
     assert_eq!(device.holders[0].share, Some(1.0));
     let engine = &line.observation.engines[0];
     assert_eq!(engine.readings.value(Metric::RequestsWaiting), Some(12.0));
-    assert_eq!(
-        engine.readings.get(Metric::RequestRate),
-        Reading::Unsupported
-    );
+    assert_eq!(engine.readings.get(Metric::RequestRate), Reading::Unsupported);
 }
 
 #[test]
@@ -63,10 +57,7 @@ fn every_metric_is_known_under_its_name_and_null_is_a_failure() {
             }
         };
         assert_eq!(read(&write("7.5")), Reading::Ok(7.5));
-        assert_eq!(
-            read(&write("null")),
-            Reading::Failed("null in the recording".into())
-        );
+        assert_eq!(read(&write("null")), Reading::Failed("null in the recording".into()));
     }
 }
 
@@ -88,32 +79,19 @@ fn an_engine_without_metrics_failed_in_every_metric() {
 #[test]
 fn used_memory_in_percent_is_computed_where_it_can_be() {
     let percent = |fields: &str| {
-        let line = good(&format!(
-            r#"{{"at_ms":0,"devices":[{{"uuid":"a",{fields}}}]}}"#
-        ));
-        line.observation.devices[0]
-            .readings
-            .get(Metric::MemoryUsedPercent)
+        let line = good(&format!(r#"{{"at_ms":0,"devices":[{{"uuid":"a",{fields}}}]}}"#));
+        line.observation.devices[0].readings.get(Metric::MemoryUsedPercent)
     };
     let failed = Reading::Failed("null in the recording".into());
     for (fields, expected) in [
-        (
-            r#""memory_total_mib":200,"memory_used_mib":50"#,
-            Reading::Ok(25.0),
-        ),
+        (r#""memory_total_mib":200,"memory_used_mib":50"#, Reading::Ok(25.0)),
         (
             r#""memory_total_mib":200,"memory_used_mib":50,"memory_used_percent":99"#,
             Reading::Ok(25.0),
         ),
-        (
-            r#""memory_total_mib":200,"memory_used_percent":99"#,
-            Reading::Ok(99.0),
-        ),
+        (r#""memory_total_mib":200,"memory_used_percent":99"#, Reading::Ok(99.0)),
         (r#""memory_used_mib":50"#, Reading::Unsupported),
-        (
-            r#""memory_total_mib":200,"memory_used_mib":null"#,
-            failed.clone(),
-        ),
+        (r#""memory_total_mib":200,"memory_used_mib":null"#, failed.clone()),
         (r#""memory_total_mib":null,"memory_used_mib":50"#, failed),
         (
             r#""memory_total_mib":200,"memory_used_mib":null,"memory_used_percent":9"#,
@@ -204,8 +182,6 @@ fn shares_may_miss_one_by_a_rounding_and_containers_of_one_pod_may_share_it_all(
         r#"{"namespace":"n","pod":"p","share":0.3333334},{"namespace":"n","pod":"q","share":0.3333333},{"namespace":"n","pod":"r","share":0.3333334}"#,
         r#"{"namespace":"n","pod":"p","container":"a","share":1},{"namespace":"n","pod":"p","container":"b","share":1}"#,
     ] {
-        good(&format!(
-            r#"{{"at_ms":0,"devices":[{{"uuid":"a","holders":[{holders}]}}]}}"#
-        ));
+        good(&format!(r#"{{"at_ms":0,"devices":[{{"uuid":"a","holders":[{holders}]}}]}}"#));
     }
 }

@@ -21,10 +21,7 @@ impl Recording {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recording.jsonl");
         fs::write(&path, text).unwrap();
-        Self {
-            _folder: folder,
-            path,
-        }
+        Self { _folder: folder, path }
     }
 
     fn append(&self, text: &str) {
@@ -56,13 +53,9 @@ fn observe(replay: &mut Replay, millis: i64) -> Option<f64> {
 fn lines_take_effect_after_the_first_one_by_their_own_clock() {
     let recording = Recording::new(&(line(5_000, 1) + &line(5_500, 2) + &line(6_000, 3)));
     let mut replay = recording.replay(ReplayEnd::Hold);
-    for (now, expected) in [
-        (70_000, 1.0),
-        (70_499, 1.0),
-        (70_500, 2.0),
-        (71_100, 3.0),
-        (99_000, 3.0),
-    ] {
+    for (now, expected) in
+        [(70_000, 1.0), (70_499, 1.0), (70_500, 2.0), (71_100, 3.0), (99_000, 3.0)]
+    {
         assert_eq!(observe(&mut replay, now), Some(expected), "{now}");
     }
     assert!(!replay.finished());
@@ -82,12 +75,7 @@ fn a_growing_file_is_followed_and_a_half_written_line_waits_for_its_rest() {
     let recording = Recording::new("");
     let mut replay = recording.replay(ReplayEnd::Hold);
     let first = replay.observe(at(0));
-    assert!(
-        first
-            .reason
-            .unwrap()
-            .ends_with("recording.jsonl: no valid line yet")
-    );
+    assert!(first.reason.unwrap().ends_with("recording.jsonl: no valid line yet"));
     recording.append(&line(0, 1));
     assert_eq!(observe(&mut replay, 500), Some(1.0));
     let next = line(700, 2);
@@ -120,10 +108,7 @@ fn a_broken_line_is_named_with_its_number_and_changes_nothing() {
     assert_eq!(value, Some(1.0));
     assert_eq!(log.lines().count(), 2, "{log}");
     assert!(log.contains("line=2 error=\"not JSON"), "{log}");
-    assert!(
-        log.contains("line=4 error=\"more than 1048576 bytes"),
-        "{log}"
-    );
+    assert!(log.contains("line=4 error=\"more than 1048576 bytes"), "{log}");
     assert_eq!(observe(&mut replay, 50), Some(2.0));
 }
 
@@ -134,10 +119,7 @@ fn an_unknown_key_is_named_once() {
     let mut replay = recording.replay(ReplayEnd::Hold);
     let (_, log) = logged(|| replay.observe(at(0)));
     let (_, more) = logged(|| replay.observe(at(2)));
-    assert!(
-        log.contains("unknown key \"colour\" of a line; it is ignored"),
-        "{log}"
-    );
+    assert!(log.contains("unknown key \"colour\" of a line; it is ignored"), "{log}");
     assert!(log.contains("line=1"), "{log}");
     assert_eq!(log.lines().count() + more.lines().count(), 1, "{more}");
 }
@@ -209,11 +191,7 @@ fn a_loop_lets_the_last_line_stand_as_long_as_the_step_before_it() {
             assert_eq!(observe(&mut replay, now), Some(expected), "{now}");
         }
     });
-    assert_eq!(
-        log.lines().count(),
-        1,
-        "broken lines are named in the first pass: {log}"
-    );
+    assert_eq!(log.lines().count(), 1, "broken lines are named in the first pass: {log}");
     assert!(!replay.finished());
 }
 
@@ -227,10 +205,7 @@ fn exit_ends_once_the_last_line_stood_for_one_observation() {
     let (value, log) = logged(|| observe(&mut replay, 600));
     assert_eq!(value, Some(2.0));
     assert!(replay.finished());
-    assert!(
-        log.contains("line=3 error=\"the file ends within the line\""),
-        "{log}"
-    );
+    assert!(log.contains("line=3 error=\"the file ends within the line\""), "{log}");
 }
 
 #[test]

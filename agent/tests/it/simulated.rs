@@ -29,10 +29,7 @@ fn pods_hold_one_gpu_each_in_order_and_the_rest_is_free() {
         .iter()
         .map(|device| device.holders.first().map(|holder| holder.pod.to_string()))
         .collect();
-    assert_eq!(
-        holders,
-        [Some("ai/vllm-0".into()), Some("ai/vllm-1".into()), None]
-    );
+    assert_eq!(holders, [Some("ai/vllm-0".into()), Some("ai/vllm-1".into()), None]);
     assert_eq!(seen.devices[2].name.as_ref(), "NVIDIA A100-SXM4-80GB");
     assert_eq!(seen.devices[2].index, 2);
 }
@@ -49,10 +46,7 @@ fn shapes_follow_the_time_since_the_first_observation() {
         source.observe(at(5_000));
         for (after, expected) in steps {
             let load = loads(&source.observe(at(5_000 + after)))[0];
-            assert!(
-                (load - expected).abs() < 1e-9,
-                "{shape} after {after}: {load}"
-            );
+            assert!((load - expected).abs() < 1e-9, "{shape} after {after}: {load}");
         }
     }
 }
@@ -63,25 +57,13 @@ fn a_shape_from_a_file_takes_one_line_a_second_and_holds_the_last() {
     let path = folder.path().join("shape");
     std::fs::write(&path, "10\n20.5\n\n30\n").unwrap();
     let mut source = open(&format!("gpus=1,shape=file:{}", path.display()), "n");
-    for (now, expected) in [
-        (0, 10.0),
-        (999, 10.0),
-        (1_000, 20.5),
-        (2_000, 30.0),
-        (9_000, 30.0),
-    ] {
+    for (now, expected) in [(0, 10.0), (999, 10.0), (1_000, 20.5), (2_000, 30.0), (9_000, 30.0)] {
         assert_eq!(loads(&source.observe(at(now))), [expected], "{now}");
     }
-    for (text, expected) in [
-        ("10\nx\n", "line 2: level \"x\" is not a number"),
-        ("", "no line"),
-    ] {
+    for (text, expected) in [("10\nx\n", "line 2: level \"x\" is not a number"), ("", "no line")] {
         std::fs::write(&path, text).unwrap();
         let spec: Spec = format!("shape=file:{}", path.display()).parse().unwrap();
-        let error = Simulated::open(&spec, &"n".into())
-            .err()
-            .unwrap()
-            .to_string();
+        let error = Simulated::open(&spec, &"n".into()).err().unwrap().to_string();
         assert!(error.contains(expected), "{error}");
     }
 }
@@ -135,43 +117,22 @@ fn derived_readings_can_all_be_true() {
 fn refused(specs: &[(&str, &str)]) {
     for (spec, expected) in specs {
         let error = spec.parse::<SourceSpec>().unwrap_err().to_string();
-        assert!(
-            error.contains(expected),
-            "{spec}\n  said {error}\n  not  {expected}"
-        );
+        assert!(error.contains(expected), "{spec}\n  said {error}\n  not  {expected}");
     }
 }
 
 #[test]
 fn a_broken_spec_is_refused_with_the_key_the_word_and_the_nearest_good_one() {
     refused(&[
-        (
-            "sim:gpuz=8",
-            r#"source sim: unknown key "gpuz"; did you mean "gpus"?"#,
-        ),
-        (
-            "sim:colour=red",
-            r#"unknown key "colour"; write one of gpus, model, pods"#,
-        ),
+        ("sim:gpuz=8", r#"source sim: unknown key "gpuz"; did you mean "gpus"?"#),
+        ("sim:colour=red", r#"unknown key "colour"; write one of gpus, model, pods"#),
         ("sim:gpus", r#""gpus" is not of the form key=value"#),
         ("sim:gpus=0", "gpus=0: write a number from 1 to 1024"),
         ("sim:gpus=8,gpus=9", "gpus is there twice"),
-        (
-            "sim:gpus=1,pods=a/b+a/c",
-            "2 pods need a GPU each, but gpus=1; write gpus=2",
-        ),
-        (
-            "sim:pods=vllm-0",
-            r#""vllm-0" is not of the form NAMESPACE/POD"#,
-        ),
-        (
-            "sim:model=H1000",
-            r#"unknown model "H1000"; did you mean "H100"?"#,
-        ),
-        (
-            "sim:noise=-1",
-            "noise=-1: write percent points from 0 to 100",
-        ),
+        ("sim:gpus=1,pods=a/b+a/c", "2 pods need a GPU each, but gpus=1; write gpus=2"),
+        ("sim:pods=vllm-0", r#""vllm-0" is not of the form NAMESPACE/POD"#),
+        ("sim:model=H1000", r#"unknown model "H1000"; did you mean "H100"?"#),
+        ("sim:noise=-1", "noise=-1: write percent points from 0 to 100"),
         ("sim:seed=x", "seed=x: write a whole number from 0"),
     ]);
 }
@@ -179,18 +140,9 @@ fn a_broken_spec_is_refused_with_the_key_the_word_and_the_nearest_good_one() {
 #[test]
 fn a_broken_shape_is_refused_with_one_that_would_do() {
     refused(&[
-        (
-            "sim:shape=const:5",
-            r#"unknown shape "const"; did you mean "constant"?"#,
-        ),
-        (
-            "sim:shape=constant:500",
-            r#"level "500" is not a number from 0 to 100"#,
-        ),
-        (
-            "sim:shape=ramp:0-100",
-            r#""0-100" is not of the form ramp:0-100:60s"#,
-        ),
+        ("sim:shape=const:5", r#"unknown shape "const"; did you mean "constant"?"#),
+        ("sim:shape=constant:500", r#"level "500" is not a number from 0 to 100"#),
+        ("sim:shape=ramp:0-100", r#""0-100" is not of the form ramp:0-100:60s"#),
         ("sim:shape=sine:20-90:0s", "the time is zero"),
         ("sim:shape=file", "shape file has no path; write file:PATH"),
     ]);
@@ -198,13 +150,9 @@ fn a_broken_shape_is_refused_with_one_that_would_do() {
 
 #[test]
 fn a_source_is_nvml_a_recording_or_a_simulation() {
-    for good in [
-        "nvml",
-        "replay:a:b",
-        "sim",
-        "sim:",
-        "sim:gpus=2,seed=7,noise=3,shape=sine:20-90:5m",
-    ] {
+    for good in
+        ["nvml", "replay:a:b", "sim", "sim:", "sim:gpus=2,seed=7,noise=3,shape=sine:20-90:5m"]
+    {
         good.parse::<SourceSpec>().unwrap();
     }
     refused(&[

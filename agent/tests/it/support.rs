@@ -54,12 +54,7 @@ impl Gateway {
                 .add_service(service)
                 .serve_with_incoming(TcpListenerStream::new(listener)),
         );
-        Self {
-            address,
-            mood,
-            hang_up,
-            heard,
-        }
+        Self { address, mood, hang_up, heard }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -117,13 +112,9 @@ struct Ear {
 
 impl Ear {
     async fn listen(mut self) {
-        let welcome = gateway_message::Body::Welcome(Welcome {
-            version: "test".into(),
-            sessions: 1,
-        });
-        let welcome = GatewayMessage {
-            body: Some(welcome),
-        };
+        let welcome =
+            gateway_message::Body::Welcome(Welcome { version: "test".into(), sessions: 1 });
+        let welcome = GatewayMessage { body: Some(welcome) };
         self.say.send(Ok(welcome)).await.unwrap();
         loop {
             let mood = *self.moods.borrow_and_update();
@@ -151,10 +142,8 @@ impl Ear {
 pub(crate) fn logged<T>(run: impl FnOnce() -> T) -> (T, String) {
     let log = Log::default();
     let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(move || writer.clone())
-        .finish();
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     let result = tracing::subscriber::with_default(subscriber, run);
     let text = String::from_utf8(log.0.lock().clone()).unwrap();
     (result, text)

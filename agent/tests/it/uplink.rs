@@ -38,10 +38,7 @@ struct Running {
 fn start(config: RunConfig) -> Running {
     let shutdown = CancellationToken::new();
     let app = App::build(config).unwrap().run(shutdown.clone());
-    Running {
-        shutdown,
-        app: tokio::spawn(app),
-    }
+    Running { shutdown, app: tokio::spawn(app) }
 }
 
 impl Gateway {
@@ -80,10 +77,7 @@ impl Gateway {
 #[tokio::test]
 async fn hello_comes_first_then_the_inventory_once_then_samples() {
     let mut gateway = Gateway::start().await;
-    let agent = start(config(
-        &gateway,
-        "sim:gpus=2,pods=ai/vllm-0,shape=constant:60",
-    ));
+    let agent = start(config(&gateway, "sim:gpus=2,pods=ai/vllm-0,shape=constant:60"));
     let hello = gateway.hello(0).await;
     assert_eq!((hello.node.as_str(), hello.interval_ms), ("node-a", 100));
     let (link, refusals) = Link::open(gateway.inventory().await).unwrap();
@@ -96,11 +90,7 @@ async fn hello_comes_first_then_the_inventory_once_then_samples() {
     }
     agent.shutdown.cancel();
     agent.app.await.unwrap().unwrap();
-    assert_eq!(
-        gateway.after_samples().await,
-        None,
-        "the stream ends cleanly"
-    );
+    assert_eq!(gateway.after_samples().await, None, "the stream ends cleanly");
 }
 
 #[tokio::test]
@@ -189,18 +179,13 @@ async fn the_agent_ends_with_its_recording_after_the_last_line_was_sent() {
 /// A frame of `devices` devices that all show `load`.
 fn frame(inventory: &Arc<frame::Inventory>, load: f64) -> Frame {
     let device = DeviceSample {
-        readings: [(Metric::GpuUtilization, Reading::Ok(load))]
-            .into_iter()
-            .collect(),
+        readings: [(Metric::GpuUtilization, Reading::Ok(load))].into_iter().collect(),
         ..DeviceSample::default()
     };
     let devices = vec![Some(device); inventory.devices.len()];
     Frame {
         inventory: inventory.clone(),
-        sample: frame::Sample {
-            devices,
-            ..frame::Sample::default()
-        },
+        sample: frame::Sample { devices, ..frame::Sample::default() },
     }
 }
 
@@ -245,10 +230,7 @@ async fn ages_grow_by_the_time_a_frame_has_waited() {
     let (send, running) = uplink(&gateway, clock);
     let mut waiting = frame(&inventory(1), 1.0);
     waiting.sample.devices[0].as_mut().unwrap().age = Duration::from_millis(40);
-    let taken = Taken {
-        frame: waiting,
-        at: clock.now() - Duration::from_secs(3),
-    };
+    let taken = Taken { frame: waiting, at: clock.now() - Duration::from_secs(3) };
     send.send_replace(Some(Arc::new(taken)));
     gateway.hello(0).await;
     gateway.inventory().await;
@@ -267,10 +249,7 @@ async fn a_slow_reader_gets_the_newest_frame_and_not_a_queue() {
     let (send, running) = uplink(&gateway, clock);
     let inventory = inventory(1_000);
     let publish = |load: u32| {
-        let taken = Taken {
-            frame: frame(&inventory, f64::from(load) / 10.0),
-            at: clock.now(),
-        };
+        let taken = Taken { frame: frame(&inventory, f64::from(load) / 10.0), at: clock.now() };
         send.send_replace(Some(Arc::new(taken)));
     };
     publish(0);
@@ -313,10 +292,7 @@ fn delays_follow_the_rule_of_the_design() {
         (u32::MAX, Some(1), 15.0),
     ] {
         let most = most(failures, sessions);
-        assert!(
-            (most - expected).abs() < 1e-9,
-            "{failures} {sessions:?}: {most}"
-        );
+        assert!((most - expected).abs() < 1e-9, "{failures} {sessions:?}: {most}");
     }
     assert_eq!(delay(0, Some(700), 0.5), Duration::from_secs(5));
 }

@@ -33,11 +33,7 @@ pub fn nodes_of(fleet: &Fleet, pod: &Pod) -> Vec<NodeName> {
 pub fn views_of(fleet: &Fleet, pod: &Pod) -> Vec<Arc<NodeView>> {
     match &pod.node {
         Some(node) => fleet.view(node).into_iter().collect(),
-        None => fleet
-            .homes(&pod.key)
-            .iter()
-            .filter_map(|node| fleet.view(node))
-            .collect(),
+        None => fleet.homes(&pod.key).iter().filter_map(|node| fleet.view(node)).collect(),
     }
 }
 
@@ -70,10 +66,7 @@ pub fn seen_of(views: &[Arc<NodeView>], pod: &Pod, metric: Metric, into: &mut im
                 })
             });
             // One pod has one engine, whatever several nodes say: the newest word counts.
-            engines
-                .max_by_key(|seen| seen.taken_at)
-                .into_iter()
-                .for_each(into);
+            engines.max_by_key(|seen| seen.taken_at).into_iter().for_each(into);
         }
     }
 }
@@ -97,10 +90,7 @@ pub fn groups(workload: &Workload) -> Vec<Vec<&Pod>> {
 
 /// The workload as it is now; target type, demand and warmth are the caller's.
 pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Timestamp) -> Observed {
-    let reads_engines = trigger
-        .parts
-        .iter()
-        .any(|part| part.metric.scope() == Scope::Engine);
+    let reads_engines = trigger.parts.iter().any(|part| part.metric.scope() == Scope::Engine);
     let mut parts = vec![PartReadings::default(); trigger.parts.len()];
     let mut seen = Observed {
         replicas: workload.replicas,
@@ -119,15 +109,10 @@ pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Times
                     readings.push(s);
                 });
                 if unsupported {
-                    views
-                        .iter()
-                        .for_each(|view| seen.offers.extend(view.offers(&pod.key)));
+                    views.iter().for_each(|view| seen.offers.extend(view.offers(&pod.key)));
                 }
             }
-            let known = views
-                .iter()
-                .filter_map(|view| view.known_since(&pod.key))
-                .min();
+            let known = views.iter().filter_map(|view| view.known_since(&pod.key)).min();
             known_since = known_since.into_iter().chain(known).min();
             seen.serving |= reads_engines && is_serving(&views, pod, trigger, now);
         }
@@ -135,9 +120,7 @@ pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Times
         seen.pods.push(one(&members));
     }
     seen.parts = parts;
-    seen.watched_since = known_since
-        .zip(workload.with_pods_since)
-        .map(|(a, b)| a.max(b));
+    seen.watched_since = known_since.zip(workload.with_pods_since).map(|(a, b)| a.max(b));
     seen
 }
 
@@ -177,9 +160,8 @@ pub fn is_heard(fleet: &Fleet, pod: &Pod, now: Timestamp) -> bool {
         let within = HEARD_WITHIN.max(view.interval * 3);
         let fresh = |taken_at: Timestamp| now.since(taken_at) <= within;
         let uid = pod.uid.as_ref();
-        let devices = view
-            .devices_of(&pod.key, uid)
-            .filter_map(|(claim, _)| view.row(claim.device));
+        let devices =
+            view.devices_of(&pod.key, uid).filter_map(|(claim, _)| view.row(claim.device));
         let engine = view.engine_of(&pod.key, uid).flatten();
         devices.chain(engine).any(|row| fresh(row.taken_at))
     })

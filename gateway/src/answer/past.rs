@@ -24,11 +24,7 @@ pub struct WorkloadPast<'a> {
 impl<'a> WorkloadPast<'a> {
     /// The past of `object`'s workload as `trigger` looks at it.
     pub fn new(fleet: &'a Fleet, object: &'a ScaledObject, trigger: &'a Trigger) -> Self {
-        Self {
-            fleet,
-            workload: object.workload.as_deref(),
-            trigger,
-        }
+        Self { fleet, workload: object.workload.as_deref(), trigger }
     }
 
     /// Pods, groups together, that were Ready at some moment since `from`: from when, until when.
@@ -36,31 +32,21 @@ impl<'a> WorkloadPast<'a> {
         let Some(workload) = self.workload else {
             return Vec::new();
         };
-        let here = groups(workload)
-            .into_iter()
-            .filter(|members| members.iter().all(|pod| pod.ready));
+        let here =
+            groups(workload).into_iter().filter(|members| members.iter().all(|pod| pod.ready));
         let here = here.map(|members| {
-            let since = members
-                .iter()
-                .map(|pod| pod.since)
-                .max()
-                .unwrap_or_default();
+            let since = members.iter().map(|pod| pod.since).max().unwrap_or_default();
             (members, since, None)
         });
-        let gone = workload
-            .gone
-            .iter()
-            .filter(|gone| gone.until > from && gone.pod.group.is_none());
+        let gone =
+            workload.gone.iter().filter(|gone| gone.until > from && gone.pod.group.is_none());
         let gone = gone.map(|gone| (vec![&gone.pod], gone.pod.since, Some(gone.until)));
         here.chain(gone).collect()
     }
 
     /// What was said about `pod` since `from`, one entry per tick.
     fn ticks(&self, pod: &Pod, from: Timestamp) -> Vec<Arc<NodeView>> {
-        nodes_of(self.fleet, pod)
-            .iter()
-            .flat_map(|node| self.fleet.history(node, from))
-            .collect()
+        nodes_of(self.fleet, pod).iter().flat_map(|node| self.fleet.history(node, from)).collect()
     }
 
     fn samples(&self, pod: &Pod, part: usize, from: Timestamp) -> Vec<Vec<Seen>> {
@@ -68,9 +54,7 @@ impl<'a> WorkloadPast<'a> {
         let ticks = self.ticks(pod, from);
         let samples = ticks.iter().map(|tick| {
             let mut readings = PartReadings::default();
-            seen_of(std::slice::from_ref(tick), pod, metric, &mut |seen| {
-                readings.push(seen)
-            });
+            seen_of(std::slice::from_ref(tick), pod, metric, &mut |seen| readings.push(seen));
             readings.end_pod();
             readings.of(0).to_vec()
         });
@@ -85,15 +69,8 @@ impl Past for WorkloadPast<'_> {
         self.ready_since(from)
             .into_iter()
             .map(|(members, ready_from, ready_until)| {
-                let each = members
-                    .iter()
-                    .map(|pod| self.samples(pod, part, earlier))
-                    .collect();
-                Series {
-                    ready_from,
-                    ready_until,
-                    samples: together(each),
-                }
+                let each = members.iter().map(|pod| self.samples(pod, part, earlier)).collect();
+                Series { ready_from, ready_until, samples: together(each) }
             })
             .collect()
     }
@@ -102,12 +79,7 @@ impl Past for WorkloadPast<'_> {
         self.ready_since(from).into_iter().any(|(members, _, _)| {
             members.iter().any(|pod| {
                 self.ticks(pod, from).iter().any(|tick| {
-                    is_serving(
-                        std::slice::from_ref(tick),
-                        pod,
-                        self.trigger,
-                        tick.received_at,
-                    )
+                    is_serving(std::slice::from_ref(tick), pod, self.trigger, tick.received_at)
                 })
             })
         })
@@ -121,18 +93,12 @@ fn together(mut each: Vec<Vec<Vec<Seen>>>) -> Vec<Vec<Seen>> {
         return each.remove(0);
     }
     let taken = |sample: &[Seen]| sample.iter().filter_map(|seen| seen.taken_at).max();
-    let mut moments: Vec<_> = each
-        .iter()
-        .flatten()
-        .filter_map(|sample| taken(sample))
-        .collect();
+    let mut moments: Vec<_> = each.iter().flatten().filter_map(|sample| taken(sample)).collect();
     moments.sort_unstable();
     moments.dedup();
     let at = |moment| {
         let newest = each.iter().filter_map(|samples| {
-            let until_then = samples
-                .iter()
-                .filter(|sample| taken(sample) <= Some(moment));
+            let until_then = samples.iter().filter(|sample| taken(sample) <= Some(moment));
             until_then.max_by_key(|sample| taken(sample))
         });
         newest.flatten().cloned().collect()

@@ -203,14 +203,8 @@ impl FileDirectory {
         clock: Clock,
     ) -> Result<Self, Error> {
         let text = read(&path)?;
-        let mut file = Self {
-            path,
-            directory,
-            profiles,
-            clock,
-            text: String::new(),
-            entries: HashMap::new(),
-        };
+        let mut file =
+            Self { path, directory, profiles, clock, text: String::new(), entries: HashMap::new() };
         file.load(text)?;
         Ok(file)
     }
@@ -223,7 +217,13 @@ impl FileDirectory {
         let mut last_fault = None;
         while shutdown.run_until_cancelled(look.tick()).await.is_some() {
             let fault = match read(&self.path) {
-                Ok(text) if text == self.text => continue,
+                Ok(text) if text == self.text => {
+                    if let Some(snapshot) = self.directory.snapshot() {
+                        snapshot.confirm(self.clock.now());
+                    }
+                    last_fault = None;
+                    continue;
+                }
                 Ok(text) => self.load(text).err(),
                 Err(error) => Some(error),
             }
@@ -241,14 +241,9 @@ impl FileDirectory {
 
     fn load(&mut self, text: String) -> Result<(), Error> {
         let now = self.clock.now();
-        let file: File = serde_saphyr::from_str(&text).map_err(|error| Error::Form {
-            path: self.path.clone(),
-            message: error.to_string(),
-        })?;
-        check(&file).map_err(|message| Error::Meaning {
-            path: self.path.clone(),
-            message,
-        })?;
+        let file: File = serde_saphyr::from_str(&text)
+            .map_err(|error| Error::Form { path: self.path.clone(), message: error.to_string() })?;
+        check(&file).map_err(|message| Error::Meaning { path: self.path.clone(), message })?;
         let before = self.directory.snapshot();
         let mut entries = HashMap::new();
         let mut workloads = Vec::new();
@@ -259,15 +254,9 @@ impl FileDirectory {
             workloads.push(entry.workload(known, now));
             entries.insert(key, entry);
         }
-        let objects = file
-            .scaled_objects
-            .into_iter()
-            .map(ScaledObject::from)
-            .collect();
+        let objects = file.scaled_objects.into_iter().map(ScaledObject::from).collect();
         let profiles = &self.profiles;
-        let snapshot = Snapshot::new(now, workloads, objects, |object| {
-            look_back(object, profiles)
-        });
+        let snapshot = Snapshot::new(now, workloads, objects, |object| look_back(object, profiles));
         self.directory.replace(snapshot);
         self.entries = entries;
         self.text = text;
@@ -277,26 +266,17 @@ impl FileDirectory {
 
 /// How long the triggers of `object` look back.
 fn look_back(object: &ScaledObject, profiles: &Profiles) -> Duration {
-    let triggers = object
-        .triggers
-        .iter()
-        .filter_map(|t| spec::parse(&t.metadata, profiles).ok());
+    let triggers = object.triggers.iter().filter_map(|t| spec::parse(&t.metadata, profiles).ok());
     let longest =
         triggers.map(|trigger| trigger.window.max(trigger.activation_window) + trigger.stale_after);
     longest.max().unwrap_or_default().max(DEFAULT_LOOK_BACK)
 }
 
 fn read(path: &Path) -> Result<String, Error> {
-    let fail = |error| Error::Read {
-        path: path.into(),
-        error,
-    };
+    let fail = |error| Error::Read { path: path.into(), error };
     let bytes = std::fs::metadata(path).map_err(fail)?.len();
     if bytes > MAX_BYTES {
-        return Err(Error::TooLarge {
-            path: path.into(),
-            bytes,
-        });
+        return Err(Error::TooLarge { path: path.into(), bytes });
     }
     std::fs::read_to_string(path).map_err(fail)
 }
@@ -310,16 +290,8 @@ fn check(file: &File) -> Result<(), String> {
             if !pods.insert(&pod.name) {
                 return Err(format!("{key}: pod {} is listed twice", pod.name));
             }
-            let seconds = [
-                Some(pod.age_seconds),
-                pod.ready_for_seconds,
-                pod.unready_for_seconds,
-            ];
-            if seconds
-                .into_iter()
-                .flatten()
-                .any(|seconds| !(0.0..=1e9).contains(&seconds))
-            {
+            let seconds = [Some(pod.age_seconds), pod.ready_for_seconds, pod.unready_for_seconds];
+            if seconds.into_iter().flatten().any(|seconds| !(0.0..=1e9).contains(&seconds)) {
                 return Err(format!("{key}: pod {}: seconds must be 0 to 1e9", pod.name));
             }
         }
@@ -341,10 +313,7 @@ fn check(file: &File) -> Result<(), String> {
                 key.0, key.1
             ));
         }
-        if object
-            .cooldown_seconds
-            .is_some_and(|seconds| !(0.0..=1e9).contains(&seconds))
-        {
+        if object.cooldown_seconds.is_some_and(|seconds| !(0.0..=1e9).contains(&seconds)) {
             return Err(format!(
                 "scaled object {}/{}: cooldownSeconds must be 0 to 1e9",
                 key.0, key.1
@@ -367,10 +336,7 @@ impl WorkloadEntry {
         let pods = self.pods.iter().map(|entry| {
             let before = known.and_then(|(entries, workload)| {
                 let same = |e: &&PodEntry| e.name == entry.name && e.uid == entry.uid;
-                let pod = workload
-                    .pods
-                    .iter()
-                    .find(|pod| pod.key.name == entry.name)?;
+                let pod = workload.pods.iter().find(|pod| pod.key.name == entry.name)?;
                 Some((entries.pods.iter().find(same)?, pod))
             });
             entry.pod(&self.namespace, before, now)
@@ -412,12 +378,7 @@ impl PodEntry {
     /// Since when it is Ready, or not.
     fn since(&self, before: Option<(&Self, &Pod)>, now: Timestamp) -> Timestamp {
         let times = |e: &Self| {
-            (
-                e.ready,
-                e.ready_for_seconds,
-                e.unready_for_seconds,
-                e.age_seconds.to_bits(),
-            )
+            (e.ready, e.ready_for_seconds, e.unready_for_seconds, e.age_seconds.to_bits())
         };
         if let Some((entry, pod)) = before
             && times(entry) == times(self)

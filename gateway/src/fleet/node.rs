@@ -44,12 +44,7 @@ struct Session {
 
 impl Default for NodeState {
     fn default() -> Self {
-        Self {
-            sessions: Vec::new(),
-            history: VecDeque::new(),
-            keep: Duration::MAX,
-            merged: None,
-        }
+        Self { sessions: Vec::new(), history: VecDeque::new(), keep: Duration::MAX, merged: None }
     }
 }
 
@@ -62,14 +57,7 @@ impl NodeState {
         version: Arc<str>,
         superseded: CancellationToken,
     ) {
-        self.sessions.push(Session {
-            id,
-            interval,
-            version,
-            superseded,
-            live: true,
-            heard: None,
-        });
+        self.sessions.push(Session { id, interval, version, superseded, live: true, heard: None });
         let live = self.sessions.iter().filter(|session| session.live).count();
         if live > MAX_SESSIONS
             && let Some(oldest) = self.sessions.iter().find(|session| session.live)
@@ -86,11 +74,7 @@ impl NodeState {
         sample: Sample,
         now: Timestamp,
     ) -> Option<Arc<NodeView>> {
-        let known = self
-            .sessions
-            .iter()
-            .rev()
-            .find_map(|session| session.heard.clone());
+        let known = self.sessions.iter().rev().find_map(|session| session.heard.clone());
         let session = self.sessions.iter_mut().find(|session| session.id == id)?;
         let before = session.heard.take();
         let same = before.filter(|view| Arc::ptr_eq(view.index().inventory(), inventory));
@@ -101,38 +85,17 @@ impl NodeState {
                 Arc::new(Index::new(inventory.clone(), known, now))
             }
         };
-        let devices = sample
-            .devices
-            .into_iter()
-            .enumerate()
-            .map(|(at, device)| match device {
-                Some(d) => Some(Row {
-                    taken_at: now - d.age,
-                    readings: d.readings,
-                    held: d.held,
-                }),
-                None => same.as_ref()?.row(at).cloned(),
-            });
-        let engines = sample
-            .engines
-            .into_iter()
-            .enumerate()
-            .map(|(at, engine)| match engine {
-                Some(e) => Some(Row {
-                    taken_at: now - e.age,
-                    readings: e.readings,
-                    held: Vec::new(),
-                }),
-                None => same.as_ref()?.engine_row(at).cloned(),
-            });
+        let devices = sample.devices.into_iter().enumerate().map(|(at, device)| match device {
+            Some(d) => Some(Row { taken_at: now - d.age, readings: d.readings, held: d.held }),
+            None => same.as_ref()?.row(at).cloned(),
+        });
+        let engines = sample.engines.into_iter().enumerate().map(|(at, engine)| match engine {
+            Some(e) => Some(Row { taken_at: now - e.age, readings: e.readings, held: Vec::new() }),
+            None => same.as_ref()?.engine_row(at).cloned(),
+        });
         let (devices, engines) = (devices.collect(), engines.collect());
-        session.heard = Some(Arc::new(NodeView::new(
-            index,
-            devices,
-            engines,
-            session.interval,
-            now,
-        )));
+        session.heard =
+            Some(Arc::new(NodeView::new(index, devices, engines, session.interval, now)));
         // Whoever left before is now spoken for.
         self.sessions.retain(|session| session.live);
         let view = self.view();
@@ -145,23 +108,18 @@ impl NodeState {
         if let Some(session) = self.sessions.iter_mut().find(|session| session.id == id) {
             session.live = false;
         }
-        let spoken_for = self
-            .sessions
-            .iter()
-            .any(|session| session.live && session.heard.is_some());
+        let spoken_for =
+            self.sessions.iter().any(|session| session.live && session.heard.is_some());
         // The last word stays until someone else speaks; a session never heard leaves no trace.
-        self.sessions
-            .retain(|session| session.live || (!spoken_for && session.heard.is_some()));
+        self.sessions.retain(|session| session.live || (!spoken_for && session.heard.is_some()));
         self.view()
     }
 
     /// Open streams, and the version of the agent that is read.
     pub fn status(&self) -> (usize, Arc<str>) {
         let live = self.sessions.iter().filter(|session| session.live).count();
-        let version = self
-            .sessions
-            .last()
-            .map_or_else(|| "".into(), |session| session.version.clone());
+        let version =
+            self.sessions.last().map_or_else(|| "".into(), |session| session.version.clone());
         (live, version)
     }
 
@@ -189,10 +147,7 @@ impl NodeState {
     fn forget(&mut self, now: Timestamp) {
         let keep = self.keep;
         while self.history.len() > MAX_HISTORY
-            || self
-                .history
-                .front()
-                .is_some_and(|view| now.since(view.received_at) > keep)
+            || self.history.front().is_some_and(|view| now.since(view.received_at) > keep)
         {
             self.history.pop_front();
         }
@@ -200,12 +155,8 @@ impl NodeState {
 
     /// What the sessions that were heard add up to.
     fn view(&mut self) -> Option<Arc<NodeView>> {
-        let heard: Vec<Arc<NodeView>> = self
-            .sessions
-            .iter()
-            .rev()
-            .filter_map(|session| session.heard.clone())
-            .collect();
+        let heard: Vec<Arc<NodeView>> =
+            self.sessions.iter().rev().filter_map(|session| session.heard.clone()).collect();
         let newest = heard.first()?;
         if heard.len() == 1 {
             self.merged = None;
@@ -231,49 +182,29 @@ fn merged_index(newest_first: &[Arc<Index>], now: Timestamp) -> Index {
     let mut inventory = Inventory::default();
     for index in newest_first {
         let from = index.inventory();
-        let new = from
-            .devices
-            .iter()
-            .filter(|device| devices.insert(device.uuid.clone()));
+        let new = from.devices.iter().filter(|device| devices.insert(device.uuid.clone()));
         inventory.devices.extend(new.cloned());
-        let new = from
-            .engines
-            .iter()
-            .filter(|engine| engines.insert(engine.pod.clone()));
+        let new = from.engines.iter().filter(|engine| engines.insert(engine.pod.clone()));
         inventory.engines.extend(new.cloned());
         inventory.reason = inventory.reason.or_else(|| from.reason.clone());
     }
-    Index::new(
-        Arc::new(inventory),
-        newest_first.first().map(|index| &**index),
-        now,
-    )
+    Index::new(Arc::new(inventory), newest_first.first().map(|index| &**index), now)
 }
 
 /// For each device and engine the newest reading, whoever has it.
 fn merged_view(newest_first: &[Arc<NodeView>], index: Arc<Index>) -> NodeView {
     let mut rows: HashMap<&DeviceUuid, Row> = HashMap::new();
     let mut engine_rows: HashMap<&PodKey, Row> = HashMap::new();
-    let known: HashMap<_, _> = index
-        .inventory()
-        .devices
-        .iter()
-        .map(|device| (&device.uuid, &device.holders))
-        .collect();
+    let known: HashMap<_, _> =
+        index.inventory().devices.iter().map(|device| (&device.uuid, &device.holders)).collect();
     for view in newest_first {
         for (at, device) in view.inventory().devices.iter().enumerate() {
-            let Some(row) = view
-                .row(at)
-                .filter(|row| is_newer(row, rows.get(&device.uuid)))
-            else {
+            let Some(row) = view.row(at).filter(|row| is_newer(row, rows.get(&device.uuid))) else {
                 continue;
             };
             let mut row = row.clone();
             // Places of holders are the reporting session's own.
-            if known
-                .get(&device.uuid)
-                .is_none_or(|holders| **holders != device.holders)
-            {
+            if known.get(&device.uuid).is_none_or(|holders| **holders != device.holders) {
                 row.held.clear();
             }
             rows.insert(&device.uuid, row);
@@ -287,26 +218,10 @@ fn merged_view(newest_first: &[Arc<NodeView>], index: Arc<Index>) -> NodeView {
         }
     }
     let inventory = index.inventory();
-    let devices = inventory
-        .devices
-        .iter()
-        .map(|device| rows.remove(&device.uuid))
-        .collect();
-    let engines = inventory
-        .engines
-        .iter()
-        .map(|engine| engine_rows.remove(&engine.pod))
-        .collect();
-    let interval = newest_first
-        .iter()
-        .map(|view| view.interval)
-        .max()
-        .unwrap_or_default();
-    let received_at = newest_first
-        .iter()
-        .map(|view| view.received_at)
-        .max()
-        .unwrap_or_default();
+    let devices = inventory.devices.iter().map(|device| rows.remove(&device.uuid)).collect();
+    let engines = inventory.engines.iter().map(|engine| engine_rows.remove(&engine.pod)).collect();
+    let interval = newest_first.iter().map(|view| view.interval).max().unwrap_or_default();
+    let received_at = newest_first.iter().map(|view| view.received_at).max().unwrap_or_default();
     NodeView::new(index.clone(), devices, engines, interval, received_at)
 }
 

@@ -70,20 +70,13 @@ impl Index {
     pub fn new(inventory: Arc<Inventory>, before: Option<&Self>, now: Timestamp) -> Self {
         let mut pods: HashMap<PodKey, Claims> = HashMap::new();
         let known_since = |pod: &PodKey| {
-            before
-                .and_then(|index| index.pods.get(pod))
-                .map_or(now, |claims| claims.since)
+            before.and_then(|index| index.pods.get(pod)).map_or(now, |claims| claims.since)
         };
-        let new = |pod: &PodKey| Claims {
-            since: known_since(pod),
-            devices: Vec::new(),
-            engine: None,
-        };
+        let new =
+            |pod: &PodKey| Claims { since: known_since(pod), devices: Vec::new(), engine: None };
         for (at, device) in inventory.devices.iter().enumerate() {
             for (place, holder) in device.holders.iter().enumerate() {
-                let claims = pods
-                    .entry(holder.pod.clone())
-                    .or_insert_with(|| new(&holder.pod));
+                let claims = pods.entry(holder.pod.clone()).or_insert_with(|| new(&holder.pod));
                 let same = |claim: &&mut Claim| claim.device == at && claim.uid == holder.uid;
                 match claims.devices.iter_mut().find(same) {
                     Some(claim) => {
@@ -101,9 +94,7 @@ impl Index {
             }
         }
         for (at, engine) in inventory.engines.iter().enumerate() {
-            pods.entry(engine.pod.clone())
-                .or_insert_with(|| new(&engine.pod))
-                .engine = Some(at);
+            pods.entry(engine.pod.clone()).or_insert_with(|| new(&engine.pod)).engine = Some(at);
         }
         Self { inventory, pods }
     }
@@ -115,9 +106,7 @@ impl Index {
 }
 
 fn may_be(claimed: Option<&PodUid>, wanted: Option<&PodUid>) -> bool {
-    claimed
-        .zip(wanted)
-        .is_none_or(|(claimed, wanted)| claimed == wanted)
+    claimed.zip(wanted).is_none_or(|(claimed, wanted)| claimed == wanted)
 }
 
 impl NodeView {
@@ -129,13 +118,7 @@ impl NodeView {
         interval: Duration,
         received_at: Timestamp,
     ) -> Self {
-        Self {
-            received_at,
-            interval,
-            index,
-            devices,
-            engines,
-        }
+        Self { received_at, interval, index, devices, engines }
     }
 
     /// What the node has.
@@ -173,11 +156,7 @@ impl NodeView {
         pod: &PodKey,
         uid: Option<&'a PodUid>,
     ) -> impl Iterator<Item = (&'a Claim, &'a Device)> {
-        let claims = self
-            .index
-            .pods
-            .get(pod)
-            .map_or(&[][..], |claims| &claims.devices);
+        let claims = self.index.pods.get(pod).map_or(&[][..], |claims| &claims.devices);
         claims
             .iter()
             .filter(move |claim| may_be(claim.uid.as_ref(), uid))
@@ -213,14 +192,9 @@ impl NodeView {
     pub fn offers(&self, pod: &PodKey) -> MetricSet {
         let mut offers = MetricSet::default();
         if let Some(claims) = self.index.pods.get(pod) {
-            let devices = claims
-                .devices
-                .iter()
-                .filter_map(|claim| self.row(claim.device));
+            let devices = claims.devices.iter().filter_map(|claim| self.row(claim.device));
             let engine = claims.engine.and_then(|at| self.engine_row(at));
-            devices
-                .chain(engine)
-                .for_each(|row| offers.extend(row.readings.known()));
+            devices.chain(engine).for_each(|row| offers.extend(row.readings.known()));
         }
         offers
     }

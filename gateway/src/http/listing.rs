@@ -80,10 +80,7 @@ fn age_ms(now: Timestamp, then: Timestamp) -> u64 {
 
 /// Readings by name; null for one that failed. What is unsupported is not listed.
 fn by_name(readings: &Readings) -> BTreeMap<&'static str, Option<f64>> {
-    readings
-        .iter()
-        .map(|(metric, reading)| (metric.name(), reading.value()))
-        .collect()
+    readings.iter().map(|(metric, reading)| (metric.name(), reading.value())).collect()
 }
 
 pub(super) fn nodes(answers: &Answers) -> Vec<NodeEntry> {
@@ -93,9 +90,7 @@ pub(super) fn nodes(answers: &Answers) -> Vec<NodeEntry> {
     nodes
         .map(|node| {
             let view = node.view.as_deref();
-            let conflict = conflicts
-                .iter()
-                .find(|conflict| conflict.nodes.contains(&node.name));
+            let conflict = conflicts.iter().find(|conflict| conflict.nodes.contains(&node.name));
             let conflict =
                 conflict.map(|c| format!("{} is claimed by {:?}", c.uuid, c.nodes).into());
             NodeEntry {
@@ -137,12 +132,10 @@ fn devices(view: &NodeView, now: Timestamp) -> Vec<DeviceEntry> {
 }
 
 fn failure(row: &Row) -> Option<String> {
-    row.readings
-        .iter()
-        .find_map(|(metric, reading)| match reading {
-            Reading::Failed(why) => Some(format!("{metric}: {why}")),
-            _ => None,
-        })
+    row.readings.iter().find_map(|(metric, reading)| match reading {
+        Reading::Failed(why) => Some(format!("{metric}: {why}")),
+        _ => None,
+    })
 }
 
 fn holder(holder: &Holder) -> HolderEntry {
@@ -164,22 +157,17 @@ pub(super) fn pods(answers: &Answers) -> Vec<PodEntry> {
         let mut pods: Vec<&PodKey> = view.pods().collect();
         pods.sort();
         for pod in pods {
-            let devices = view
-                .devices_of(pod, None)
-                .map(|(claim, device)| PodDeviceEntry {
-                    uuid: device.uuid.to_string(),
-                    index: device.index,
-                    share: claim.share,
-                });
+            let devices = view.devices_of(pod, None).map(|(claim, device)| PodDeviceEntry {
+                uuid: device.uuid.to_string(),
+                index: device.index,
+                share: claim.share,
+            });
             entries.push(PodEntry {
                 namespace: pod.namespace.clone(),
                 name: pod.name.clone(),
                 node: node.name.to_string(),
                 devices: devices.collect(),
-                engine: view
-                    .engine_of(pod, None)
-                    .flatten()
-                    .map(|row| by_name(&row.readings)),
+                engine: view.engine_of(pod, None).flatten().map(|row| by_name(&row.readings)),
             });
         }
     }

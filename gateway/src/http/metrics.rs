@@ -13,10 +13,9 @@ use shared::process::VERSION;
 use std::sync::atomic::AtomicU64;
 
 use crate::answer::{Answers, Question};
-use crate::explain::metadata_of;
+use crate::explain::{CoverageExplanation, metadata_of};
 use crate::ingest;
 use crate::scaler;
-use crate::trigger::verdict::Outcome;
 
 type Number = Gauge<f64, AtomicU64>;
 
@@ -62,9 +61,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("gpu_gateway");
         ingest.register(&mut registry);
         scaler.register(&mut registry);
-        Self {
-            counters: Mutex::new(registry),
-        }
+        Self { counters: Mutex::new(registry) }
     }
 
     /// Everything in the Prometheus text format 0.0.4.
@@ -88,37 +85,19 @@ fn number(registry: &mut Registry, name: &str, help: &str, value: f64) {
     registry.register(name, help, gauge);
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts of sessions and conflicts"
-)]
+#[expect(clippy::cast_precision_loss, reason = "counts of sessions and conflicts")]
 fn gateway(registry: &mut Registry, answers: &Answers) {
     let build = Family::<Build, Gauge>::default();
     build.get_or_create(&Build { version: VERSION }).set(1);
     registry.register("build_info", "Version of this gateway", build);
     let ready = f64::from(u8::from(answers.is_warm()));
-    number(
-        registry,
-        "ready",
-        "Whether this replica answers for everything",
-        ready,
-    );
+    number(registry, "ready", "Whether this replica answers for everything", ready);
     let sessions = answers.fleet().sessions() as f64;
-    number(
-        registry,
-        "agent_sessions",
-        "Agent streams that are open",
-        sessions,
-    );
+    number(registry, "agent_sessions", "Agent streams that are open", sessions);
     let conflicts = answers.fleet().conflicts().len() as f64;
-    number(
-        registry,
-        "device_conflicts",
-        "Devices that more than one node claims",
-        conflicts,
-    );
+    number(registry, "device_conflicts", "Devices that more than one node claims", conflicts);
     if let Some(snapshot) = answers.directory().snapshot() {
-        let age = answers.clock().now().since(snapshot.as_of).as_secs_f64();
+        let age = answers.clock().now().since(snapshot.as_of()).as_secs_f64();
         let gauge = Number::default();
         gauge.set(age);
         let help = "How long ago the directory was known to be true";
@@ -126,10 +105,7 @@ fn gateway(registry: &mut Registry, answers: &Answers) {
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a node has at most 1024 devices"
-)]
+#[expect(clippy::cast_precision_loss, reason = "a node has at most 1024 devices")]
 fn nodes(registry: &mut Registry, answers: &Answers) {
     let now = answers.clock().now();
     let [age, devices] = [(); 2].map(|()| Family::<OfNode, Number>::default());
@@ -137,26 +113,14 @@ fn nodes(registry: &mut Registry, answers: &Answers) {
         [(); 4].map(|()| Family::<OfDevice, Number>::default());
     for node in answers.fleet().nodes() {
         let Some(view) = node.view else { continue };
-        let label = OfNode {
-            node: node.name.to_string(),
-        };
-        age.get_or_create(&label)
-            .set(now.since(view.received_at).as_secs_f64());
-        devices
-            .get_or_create(&label)
-            .set(view.inventory().devices.len() as f64);
+        let label = OfNode { node: node.name.to_string() };
+        age.get_or_create(&label).set(now.since(view.received_at).as_secs_f64());
+        devices.get_or_create(&label).set(view.inventory().devices.len() as f64);
         for (at, device) in view.inventory().devices.iter().enumerate() {
-            let label = OfDevice {
-                node: node.name.to_string(),
-                gpu_uuid: device.uuid.to_string(),
-            };
+            let label = OfDevice { node: node.name.to_string(), gpu_uuid: device.uuid.to_string() };
             let Some(row) = view.row(at) else { continue };
-            device_age
-                .get_or_create(&label)
-                .set(now.since(row.taken_at).as_secs_f64());
-            failed
-                .get_or_create(&label)
-                .set(row.readings.failures().count() as f64);
+            device_age.get_or_create(&label).set(now.since(row.taken_at).as_secs_f64());
+            failed.get_or_create(&label).set(row.readings.failures().count() as f64);
             if let Some(value) = row.readings.value(Metric::GpuUtilization) {
                 utilization.get_or_create(&label).set(value / 100.0);
             }
@@ -181,78 +145,70 @@ fn nodes(registry: &mut Registry, answers: &Answers) {
     registry.register_with_unit("device_memory_used", help, Unit::Bytes, memory);
 }
 
+/// What is shown per trigger.
+#[derive(Default)]
+struct OfTriggers {
+    value: Family<OfTrigger, Number>,
+    target: Family<OfTrigger, Number>,
+    active: Family<OfTrigger, Number>,
+    up: Family<OfTrigger, Number>,
+    replicas: Family<OfTrigger, Number>,
+    pods: Family<PodsOfTrigger, Number>,
+}
+
 fn triggers(registry: &mut Registry, answers: &Answers) {
-    let Some(snapshot) = answers.directory().snapshot() else {
-        return;
-    };
-    let now = answers.clock().now();
-    let [value, target, active, up, replicas] =
-        [(); 5].map(|()| Family::<OfTrigger, Number>::default());
-    let pods = Family::<PodsOfTrigger, Number>::default();
+    let Some(snapshot) = answers.directory().snapshot() else { return };
+    let shown = OfTriggers::default();
     for object in snapshot.objects() {
+        let (namespace, name) = (&*object.key.namespace, &*object.key.name);
         for metadata in metadata_of(answers, object) {
-            let (namespace, name) = (&*object.key.namespace, &*object.key.name);
-            let Ok(spec) = answers.metric_spec(&metadata) else {
-                continue;
-            };
-            let label = OfTrigger {
-                namespace: namespace.into(),
-                scaledobject: name.into(),
-                metric: spec.name.to_string(),
-            };
-            target.get_or_create(&label).set(spec.target);
-            let answered = answers.assess(
-                Question {
-                    namespace,
-                    name,
-                    metadata: &metadata,
-                },
-                now,
-            );
-            let known = answered
-                .as_ref()
-                .is_ok_and(|a| matches!(a.verdict.outcome, Outcome::Value(_)));
-            up.get_or_create(&label).set(f64::from(u8::from(known)));
-            let Ok(assessment) = answered else { continue };
-            replicas
-                .get_or_create(&label)
-                .set(f64::from(assessment.observed.replicas));
-            if let Outcome::Value(v) = assessment.verdict.outcome {
-                value.get_or_create(&label).set(v);
-                active
-                    .get_or_create(&label)
-                    .set(f64::from(u8::from(answers.activity(&assessment))));
-            }
-            let coverage = assessment.verdict.coverage;
-            for (state, count) in [
-                ("reporting", coverage.reporting),
-                ("starting", coverage.starting + coverage.absent),
-                ("missing", coverage.missing + coverage.unsupported),
-                ("stuck", coverage.stuck),
-            ] {
-                let OfTrigger {
-                    namespace,
-                    scaledobject,
-                    metric,
-                } = label.clone();
-                let label = PodsOfTrigger {
-                    namespace,
-                    scaledobject,
-                    metric,
-                    state,
-                };
-                pods.get_or_create(&label).set(f64::from(count));
-            }
+            shown.add(answers, Question { namespace, name, metadata: &metadata });
         }
     }
-    registry.register("trigger_value", "Value that GetMetrics returns", value);
-    registry.register("trigger_target", "Target per replica", target);
-    registry.register("trigger_active", "Whether IsActive returns true", active);
-    registry.register(
-        "trigger_up",
-        "Whether there is a value rather than an error",
-        up,
-    );
-    registry.register("trigger_replicas", "Replicas ordered", replicas);
-    registry.register("trigger_pods", "Pods of the workload by state", pods);
+    shown.register(registry);
+}
+
+fn yes(condition: bool) -> f64 {
+    f64::from(u8::from(condition))
+}
+
+impl OfTriggers {
+    fn add(&self, answers: &Answers, question: Question<'_>) {
+        let Ok(spec) = answers.metric_spec(question.metadata) else { return };
+        let label = OfTrigger {
+            namespace: question.namespace.into(),
+            scaledobject: question.name.into(),
+            metric: spec.name.to_string(),
+        };
+        self.target.get_or_create(&label).set(spec.target);
+        let answered = answers.assess(question, answers.clock().now());
+        let value = answered.as_ref().ok().and_then(|assessment| assessment.value().ok());
+        self.up.get_or_create(&label).set(yes(value.is_some()));
+        let Ok(assessment) = answered else { return };
+        if let Some(value) = value {
+            self.value.get_or_create(&label).set(value);
+            self.active.get_or_create(&label).set(yes(answers.activity(&assessment)));
+        }
+        self.replicas.get_or_create(&label).set(f64::from(assessment.observed.replicas));
+        let coverage = CoverageExplanation::from(assessment.verdict.coverage);
+        for (state, count) in [
+            ("reporting", coverage.reporting),
+            ("starting", coverage.starting),
+            ("missing", coverage.missing),
+            ("stuck", coverage.stuck),
+        ] {
+            let OfTrigger { namespace, scaledobject, metric } = label.clone();
+            let label = PodsOfTrigger { namespace, scaledobject, metric, state };
+            self.pods.get_or_create(&label).set(f64::from(count));
+        }
+    }
+
+    fn register(self, registry: &mut Registry) {
+        registry.register("trigger_value", "Value that GetMetrics returns", self.value);
+        registry.register("trigger_target", "Target per replica", self.target);
+        registry.register("trigger_active", "Whether IsActive returns true", self.active);
+        registry.register("trigger_up", "Whether there is a value, not an error", self.up);
+        registry.register("trigger_replicas", "Replicas ordered", self.replicas);
+        registry.register("trigger_pods", "Pods of the workload by state", self.pods);
+    }
 }

@@ -21,11 +21,8 @@ use crate::answer::Answers;
 /// Time alone changes answers too: readings grow stale, grace periods end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// When a `true` is repeated while the target stays at zero, counted from the edge.
-const REPEATS: [Duration; 3] = [
-    Duration::from_secs(2),
-    Duration::from_secs(6),
-    Duration::from_secs(14),
-];
+const REPEATS: [Duration; 3] =
+    [Duration::from_secs(2), Duration::from_secs(6), Duration::from_secs(14)];
 
 /// What was last known and said on one stream.
 #[derive(Debug, Default)]
@@ -42,9 +39,7 @@ impl Edge {
         self.active = active.or(was);
         match (was, active) {
             (Some(true), Some(true)) => {
-                let due = REPEATS
-                    .get(self.repeated)
-                    .is_some_and(|at| now.since(self.since) >= *at);
+                let due = REPEATS.get(self.repeated).is_some_and(|at| now.since(self.since) >= *at);
                 self.repeated += usize::from(due);
                 due && at_zero
             }
@@ -67,9 +62,7 @@ pub(super) fn activity(
     let (messages, stream) = mpsc::channel(1);
     tokio::spawn(async move {
         let _open = open;
-        shutdown
-            .run_until_cancelled(follow(&answers, &reference, &messages))
-            .await;
+        shutdown.run_until_cancelled(follow(&answers, &reference, &messages)).await;
     });
     ReceiverStream::new(stream)
 }
@@ -86,16 +79,12 @@ async fn follow(
     loop {
         // A new one each time, so that nodes the workload has left forget the old.
         let spoken = Arc::new(Notify::new());
-        answers
-            .fleet()
-            .wake_on(&answers.nodes_of(question), &spoken);
+        answers.fleet().wake_on(&answers.nodes_of(question), &spoken);
         loop {
             let active = answers.is_active(question).ok();
             if edge.on(active, answers.is_at_zero(question), answers.clock().now()) {
                 // Full means that a `true` is on its way already.
-                messages
-                    .try_send(Ok(IsActiveResponse { result: true }))
-                    .ok();
+                messages.try_send(Ok(IsActiveResponse { result: true })).ok();
             }
             tokio::select! {
                 () = messages.closed() => return,
@@ -135,29 +124,20 @@ mod tests {
     #[test]
     fn only_the_edge_from_inactive_to_active_is_said() {
         let mut edge = Edge::default();
-        let said: Vec<bool> = [
-            None,
-            Some(true),
-            Some(true),
-            None,
-            Some(true),
-            Some(false),
-            None,
-            Some(true),
-        ]
-        .into_iter()
-        .zip(0..)
-        .map(|(active, second)| edge.on(active, false, at(second)))
-        .collect();
+        let said: Vec<bool> =
+            [None, Some(true), Some(true), None, Some(true), Some(false), None, Some(true)]
+                .into_iter()
+                .zip(0..)
+                .map(|(active, second)| edge.on(active, false, at(second)))
+                .collect();
         assert_eq!(said, [false, true, false, false, false, false, false, true]);
     }
 
     #[test]
     fn a_true_is_repeated_a_few_times_only_while_the_target_stays_at_zero() {
         let mut edge = Edge::default();
-        let said: Vec<i64> = (0..60)
-            .filter(|second| edge.on(Some(true), *second < 10, at(*second)))
-            .collect();
+        let said: Vec<i64> =
+            (0..60).filter(|second| edge.on(Some(true), *second < 10, at(*second))).collect();
         assert_eq!(said, [0, 2, 6]);
     }
 }

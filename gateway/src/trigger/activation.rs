@@ -32,9 +32,7 @@ pub fn is_active(
     if trigger.active_while_pods_exist {
         return true;
     }
-    let watched = observed
-        .watched_since
-        .map_or(Duration::ZERO, |since| now.since(since));
+    let watched = observed.watched_since.map_or(Duration::ZERO, |since| now.since(since));
     verdict.coverage.starting + verdict.coverage.absent > 0
         || exceeds_now(trigger, observed, now)
         || watched < trigger.activation_window
@@ -49,19 +47,12 @@ fn demand_exceeds(trigger: &Trigger, observed: &Observed) -> bool {
 }
 
 fn reads_engines(trigger: &Trigger) -> bool {
-    trigger
-        .parts
-        .iter()
-        .any(|part| part.metric.scope() == Scope::Engine)
+    trigger.parts.iter().any(|part| part.metric.scope() == Scope::Engine)
 }
 
 /// The threshold for a part's own readings: a composite's is in percent of a replica.
 fn threshold(trigger: &Trigger, at: usize) -> f64 {
-    let scale = if trigger.composite {
-        trigger.parts[at].target / trigger.target
-    } else {
-        1.0
-    };
+    let scale = if trigger.composite { trigger.parts[at].target / trigger.target } else { 1.0 };
     trigger.activation_threshold * scale
 }
 

@@ -20,20 +20,13 @@ impl ExactSum {
         self
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "rounded to three decimals later"
-    )]
+    #[expect(clippy::cast_precision_loss, reason = "rounded to three decimals later")]
     fn sum(self) -> f64 {
         self.billionths as f64 / 1e9
     }
 
     fn mean(self) -> f64 {
-        if self.count == 0 {
-            0.0
-        } else {
-            self.sum() / f64::from(self.count)
-        }
+        if self.count == 0 { 0.0 } else { self.sum() / f64::from(self.count) }
     }
 }
 

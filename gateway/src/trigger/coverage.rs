@@ -60,10 +60,7 @@ pub fn classify(
     readings: &PartReadings,
     now: Timestamp,
 ) -> (Vec<PodState>, Coverage) {
-    let mut coverage = Coverage {
-        absent: absent(trigger, observed, now),
-        ..Coverage::default()
-    };
+    let mut coverage = Coverage { absent: absent(trigger, observed, now), ..Coverage::default() };
     let states = (observed.pods.iter().enumerate())
         .map(|(at, pod)| {
             let state = state_of(trigger, metric, pod, readings.of(at), now);
@@ -90,11 +87,7 @@ fn state_of(
     let for_how_long = now.since(pod.since);
     if !pod.ready {
         let stuck = for_how_long >= trigger.cold_start_timeout;
-        return if stuck {
-            PodState::Stuck
-        } else {
-            PodState::Starting
-        };
+        return if stuck { PodState::Stuck } else { PodState::Starting };
     }
     if for_how_long < trigger.startup_grace {
         return PodState::Starting;
@@ -128,8 +121,7 @@ pub fn unheard(
     now: Timestamp,
 ) -> u32 {
     let heard = |seen: &Seen| {
-        seen.taken_at
-            .is_some_and(|taken_at| now.since(taken_at) <= fresh_for(trigger, seen))
+        seen.taken_at.is_some_and(|taken_at| now.since(taken_at) <= fresh_for(trigger, seen))
     };
     let unheard = observed.pods.iter().enumerate().filter(|(at, pod)| {
         let seen = readings.of(*at);

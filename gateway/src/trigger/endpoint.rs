@@ -43,11 +43,7 @@ struct Url<'a> {
 impl DemandEndpoint {
     /// Reads `[http://]HOST[:PORT][/PATH]`.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let url = if text.contains("://") {
-            url(text)?
-        } else {
-            host_and_path(text)?
-        };
+        let url = if text.contains("://") { url(text)? } else { host_and_path(text)? };
         Ok(Self {
             host: url.host.to_owned(),
             port: url.port.unwrap_or(80),
@@ -81,11 +77,7 @@ impl EngineEndpoint {
     /// Reads `http://HOST[:PORT][/PATH]`.
     pub fn parse(engine: Engine, text: &str) -> Result<Self, String> {
         let url = url(text)?;
-        Ok(Self {
-            engine,
-            port: url.port,
-            path: url.path.to_owned(),
-        })
+        Ok(Self { engine, port: url.port, path: url.path.to_owned() })
     }
 }
 
@@ -137,10 +129,7 @@ fn host_and_path(text: &str) -> Result<Url<'_>, String> {
     if text.contains(['?', '#']) {
         return Err("query and fragment are not supported".to_owned());
     }
-    if !text
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@%/[]".contains(&b))
-    {
+    if !text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@%/[]".contains(&b)) {
         return Err("has a character that does not belong in a URL".to_owned());
     }
     let (authority, path) = text.split_at(text.find('/').unwrap_or(text.len()));
@@ -159,11 +148,7 @@ fn host_and_path(text: &str) -> Result<Url<'_>, String> {
         Some(Ok(port)) if port > 0 => Some(port),
         Some(_) => return Err("the port must be from 1 to 65535".to_owned()),
     };
-    Ok(Url {
-        host,
-        port,
-        path: if path.len() > 1 { path } else { "/metrics" },
-    })
+    Ok(Url { host, port, path: if path.len() > 1 { path } else { "/metrics" } })
 }
 
 fn is_series_word(text: &str, marks: &str) -> bool {
@@ -185,25 +170,10 @@ mod tests {
     #[test]
     fn demand_hosts_name_a_service() {
         for (text, service, port, path) in [
-            (
-                "http://router:9090/metrics",
-                Some(("router", None)),
-                9090,
-                "/metrics",
-            ),
+            ("http://router:9090/metrics", Some(("router", None)), 9090, "/metrics"),
             ("http://router.ai/q", Some(("router", Some("ai"))), 80, "/q"),
-            (
-                "http://router.ai.svc/q",
-                Some(("router", Some("ai"))),
-                80,
-                "/q",
-            ),
-            (
-                "http://router.ai.svc.cluster.local:1/q",
-                Some(("router", Some("ai"))),
-                1,
-                "/q",
-            ),
+            ("http://router.ai.svc/q", Some(("router", Some("ai"))), 80, "/q"),
+            ("http://router.ai.svc.cluster.local:1/q", Some(("router", Some("ai"))), 1, "/q"),
             ("router", Some(("router", None)), 80, "/metrics"),
             ("router:9090/a/b", Some(("router", None)), 9090, "/a/b"),
             ("http://127.0.0.1:9/q", None, 9, "/q"),
@@ -216,11 +186,7 @@ mod tests {
         ] {
             let endpoint = DemandEndpoint::parse(text).unwrap();
             assert_eq!(endpoint.service(), service, "{text}");
-            assert_eq!(
-                (endpoint.port, endpoint.path.as_str()),
-                (port, path),
-                "{text}"
-            );
+            assert_eq!((endpoint.port, endpoint.path.as_str()), (port, path), "{text}");
         }
     }
 
@@ -234,50 +200,25 @@ mod tests {
     #[test]
     fn broken_urls_say_what_is_wrong() {
         for (text, reason) in [
-            (
-                "https://router/q",
-                "write http://HOST:PORT/PATH, only http is supported",
-            ),
-            (
-                "file:///etc/passwd",
-                "write http://HOST:PORT/PATH, only http is supported",
-            ),
-            (
-                "http://router/q?a=b",
-                "query and fragment are not supported",
-            ),
-            (
-                "http://me:secret@router/q",
-                "must not carry a user name or password",
-            ),
+            ("https://router/q", "write http://HOST:PORT/PATH, only http is supported"),
+            ("file:///etc/passwd", "write http://HOST:PORT/PATH, only http is supported"),
+            ("http://router/q?a=b", "query and fragment are not supported"),
+            ("http://me:secret@router/q", "must not carry a user name or password"),
             ("http://router:0/q", "the port must be from 1 to 65535"),
             ("http://router:65536/q", "the port must be from 1 to 65535"),
             ("http://router:/q", "the port must be from 1 to 65535"),
             ("http:///q", "has no host"),
-            (
-                "http://router/q\r\nX: y",
-                "has a character that does not belong in a URL",
-            ),
-            (
-                "http://röuter/q",
-                "has a character that does not belong in a URL",
-            ),
+            ("http://router/q\r\nX: y", "has a character that does not belong in a URL"),
+            ("http://röuter/q", "has a character that does not belong in a URL"),
         ] {
-            assert_eq!(
-                DemandEndpoint::parse(text),
-                Err(reason.to_owned()),
-                "{text}"
-            );
+            assert_eq!(DemandEndpoint::parse(text), Err(reason.to_owned()), "{text}");
         }
     }
 
     #[test]
     fn an_engine_url_gives_port_and_path() {
         let parse = |text| EngineEndpoint::parse(Engine::Vllm, text).map(|e| (e.port, e.path));
-        assert_eq!(
-            parse("http://vllm-svc:8000/metrics"),
-            Ok((Some(8000), "/metrics".to_owned()))
-        );
+        assert_eq!(parse("http://vllm-svc:8000/metrics"), Ok((Some(8000), "/metrics".to_owned())));
         assert_eq!(parse("http://10.0.0.1"), Ok((None, "/metrics".to_owned())));
         assert!(parse("vllm-svc:8000").is_err());
     }
@@ -285,10 +226,7 @@ mod tests {
     #[test]
     fn labels_are_pairs_in_order() {
         let pairs = labels("b=2, a = x=1").unwrap();
-        assert_eq!(
-            pairs,
-            [("a".into(), "x=1".into()), ("b".into(), "2".into())]
-        );
+        assert_eq!(pairs, [("a".into(), "x=1".into()), ("b".into(), "2".into())]);
         for (text, reason) in [
             ("a", "write name=value,name=value"),
             ("a=1,", "write name=value,name=value"),
@@ -303,14 +241,8 @@ mod tests {
 
     #[test]
     fn series_names_have_no_labels() {
-        assert_eq!(
-            series_name("nginx:requests_total"),
-            Ok("nginx:requests_total".to_owned())
-        );
-        assert_eq!(
-            series_name("q{a=1}"),
-            Err("write the labels into demandLabels".to_owned())
-        );
+        assert_eq!(series_name("nginx:requests_total"), Ok("nginx:requests_total".to_owned()));
+        assert_eq!(series_name("q{a=1}"), Err("write the labels into demandLabels".to_owned()));
         assert!(series_name("9q").is_err());
     }
 }

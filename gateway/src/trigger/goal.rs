@@ -6,12 +6,8 @@ use super::measure::{Measure, PERCENT_TARGET, Part};
 use super::metadata::{Aggregation, Fields, Problems};
 
 /// The keys that metric and target come from; without any problem in them both are known.
-pub(super) const GOAL_KEYS: [&str; 4] = [
-    "metricType",
-    "targetValue",
-    "targetGpuUtilization",
-    "targetMemoryUtilization",
-];
+pub(super) const GOAL_KEYS: [&str; 4] =
+    ["metricType", "targetValue", "targetGpuUtilization", "targetMemoryUtilization"];
 /// The target of a composite, in percent of a replica.
 const COMPOSITE_TARGET: f64 = 100.0;
 
@@ -46,9 +42,7 @@ impl Goal {
         let short = short(fields, problems);
         let measure = match (&fields.metric_type, short) {
             (Some(Measure::One(metric, _)), Some(short)) if *metric != short.metric => {
-                let Short {
-                    key, metric: other, ..
-                } = short;
+                let Short { key, metric: other, .. } = short;
                 problems.add(
                     key,
                     format!("{key} measures {other}, but metricType says {metric}, keep one"),
@@ -81,14 +75,8 @@ impl Goal {
         aggregation: Option<Aggregation>,
         problems: &mut Problems,
     ) -> Settled {
-        let base = profile
-            .measure
-            .clone()
-            .unwrap_or(Measure::One(Metric::GpuUtilization, None));
-        let same = self
-            .measure
-            .as_ref()
-            .is_none_or(|measure| measure.unit() == base.unit());
+        let base = profile.measure.clone().unwrap_or(Measure::One(Metric::GpuUtilization, None));
+        let same = self.measure.as_ref().is_none_or(|measure| measure.unit() == base.unit());
         let (parts, composite, target) = match self.measure.unwrap_or(base) {
             Measure::Composite(parts) => {
                 if self.target.is_some() {
@@ -102,21 +90,13 @@ impl Goal {
             }
             Measure::One(metric, _) => {
                 let kept = profile.target.filter(|_| same);
-                let target = self
-                    .target
-                    .or(kept)
-                    .or_else(|| usual_target(metric, problems));
+                let target = self.target.or(kept).or_else(|| usual_target(metric, problems));
                 let target = target.unwrap_or(PERCENT_TARGET);
                 (vec![Part { metric, target }], false, target)
             }
         };
         check_reach(&parts, aggregation, problems);
-        Settled {
-            parts,
-            composite,
-            target,
-            unit_is_the_profiles: same,
-        }
+        Settled { parts, composite, target, unit_is_the_profiles: same }
     }
 }
 
@@ -134,10 +114,7 @@ fn short(fields: &Fields, problems: &mut Problems) -> Option<Short> {
     if let (Some(gpu), Some(memory)) = (gpu, memory) {
         problems.add(
             gpu.key,
-            format!(
-                "{} and {} name different metrics, keep one",
-                gpu.key, memory.key
-            ),
+            format!("{} and {} name different metrics, keep one", gpu.key, memory.key),
         );
         return None;
     }
@@ -167,10 +144,7 @@ fn target(fields: &Fields, short: Option<Short>, problems: &mut Problems) -> Opt
     }
     let &(first, target) = said.first()?;
     for (key, other) in said.iter().filter(|(_, other)| *other != target) {
-        problems.add(
-            key,
-            format!("{first} says target {target} and {key} says {other}, keep one"),
-        );
+        problems.add(key, format!("{first} says target {target} and {key} says {other}, keep one"));
     }
     Some(target)
 }
@@ -181,10 +155,7 @@ fn usual_target(metric: Metric, problems: &mut Problems) -> Option<f64> {
     }
     // A key that is broken may be the very one that says the target.
     if !problems.concern(&GOAL_KEYS) && !problems.concern(&["profile"]) {
-        problems.add(
-            "targetValue",
-            format!("targetValue is required for {metric}"),
-        );
+        problems.add("targetValue", format!("targetValue is required for {metric}"));
     }
     None
 }

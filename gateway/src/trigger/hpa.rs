@@ -42,19 +42,12 @@ pub fn wish(value: f64, target: f64, target_type: TargetType, replicas: Replicas
         }
         TargetType::Value => {
             let ratio = value / target;
-            (
-                Some(ratio),
-                replicas.ordered,
-                ratio * f64::from(replicas.ready),
-            )
+            (Some(ratio), replicas.ordered, ratio * f64::from(replicas.ready))
         }
     };
     let within = ratio.is_some_and(|ratio| (1.0 - ratio).abs() <= TOLERANCE);
     let wanted = if within { unchanged } else { ceil(base) };
-    let (min, max) = (
-        replicas.min.unwrap_or(0).max(1),
-        replicas.max.unwrap_or(100).max(1),
-    );
+    let (min, max) = (replicas.min.unwrap_or(0).max(1), replicas.max.unwrap_or(100).max(1));
     let (desired, clamped_by) = if wanted > max {
         (max, Some("maxReplicaCount"))
     } else if wanted < min {
@@ -62,23 +55,13 @@ pub fn wish(value: f64, target: f64, target_type: TargetType, replicas: Replicas
     } else {
         (wanted, None)
     };
-    Wish {
-        ratio,
-        desired,
-        clamped_by,
-    }
+    Wish { ratio, desired, clamped_by }
 }
 
 /// Whole replicas, as the HPA rounds: in thousandths first, so that 3.0000000001 is 3.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "clamped before"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
 fn ceil(replicas: f64) -> u32 {
-    ((replicas * 1e6).round() / 1e6)
-        .ceil()
-        .clamp(0.0, f64::from(u32::MAX)) as u32
+    ((replicas * 1e6).round() / 1e6).ceil().clamp(0.0, f64::from(u32::MAX)) as u32
 }
 
 #[cfg(test)]
@@ -97,16 +80,10 @@ mod tests {
     #[test]
     fn the_formulas_give_the_documented_replicas() {
         let sum = |value, n| wish(value, 70.0, TargetType::AverageValue, at(n)).desired;
-        assert_eq!(
-            [sum(90.0, 1), sum(180.0, 2), sum(360.0, 4), sum(720.0, 8)],
-            [2, 3, 6, 11]
-        );
+        assert_eq!([sum(90.0, 1), sum(180.0, 2), sum(360.0, 4), sum(720.0, 8)], [2, 3, 6, 11]);
         assert_eq!([sum(800.0, 8), sum(400.0, 8), sum(160.0, 8)], [12, 6, 3]);
         let mean = |value, n| wish(value, 70.0, TargetType::Value, at(n)).desired;
-        assert_eq!(
-            [mean(90.0, 1), mean(90.0, 2), mean(90.0, 4), mean(100.0, 8)],
-            [2, 3, 6, 12]
-        );
+        assert_eq!([mean(90.0, 1), mean(90.0, 2), mean(90.0, 4), mean(100.0, 8)], [2, 3, 6, 12]);
     }
 
     #[test]
@@ -114,10 +91,7 @@ mod tests {
         let mut replicas = at(4);
         replicas.max = Some(6);
         let wish_up = wish(1_000.0, 50.0, TargetType::AverageValue, replicas);
-        assert_eq!(
-            (wish_up.desired, wish_up.clamped_by),
-            (6, Some("maxReplicaCount"))
-        );
+        assert_eq!((wish_up.desired, wish_up.clamped_by), (6, Some("maxReplicaCount")));
         let none = wish(0.0, 50.0, TargetType::AverageValue, at(0));
         assert_eq!((none.ratio, none.desired), (None, 1));
     }

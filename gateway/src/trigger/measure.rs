@@ -23,18 +23,9 @@ pub(super) const ALIASES: &[(&str, Metric)] = &[
     ("vllm:num_requests_running", Metric::RequestsRunning),
     ("vllm:gpu_cache_usage_perc", Metric::KvCacheUsage),
     ("vllm:kv_cache_usage_perc", Metric::KvCacheUsage),
-    (
-        "vllm:avg_generation_throughput_tok_per_s",
-        Metric::TokenThroughput,
-    ),
-    (
-        "vllm:avg_generation_throughput_toks_per_s",
-        Metric::TokenThroughput,
-    ),
-    (
-        "vllm:time_to_first_token_seconds",
-        Metric::TimeToFirstTokenMs,
-    ),
+    ("vllm:avg_generation_throughput_tok_per_s", Metric::TokenThroughput),
+    ("vllm:avg_generation_throughput_toks_per_s", Metric::TokenThroughput),
+    ("vllm:time_to_first_token_seconds", Metric::TimeToFirstTokenMs),
     ("vllm:e2e_request_latency_seconds", Metric::RequestLatencyMs),
     ("vllm:request_queue_time_seconds", Metric::QueueWaitMs),
 ];
@@ -61,7 +52,7 @@ impl Measure {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if KEDA_TYPES.contains(&text.to_ascii_lowercase().as_str()) {
             return Err(
-                "belongs beside `type:` of the trigger, here it names what is measured".to_owned(),
+                "belongs beside `type:` of the trigger, here it names what is measured".to_owned()
             );
         }
         if !text.contains(',') {
@@ -118,13 +109,8 @@ fn one(text: &str) -> Result<(Metric, Option<f64>), String> {
 fn metric(name: &str) -> Result<Metric, String> {
     let names = Metric::ALL.iter().map(|metric| metric.name());
     let all = names.chain(ALIASES.iter().map(|(alias, _)| *alias));
-    named(name).ok_or_else(|| {
-        format!(
-            "no metric {}, nearest is {}",
-            quoted(name),
-            nearest(name, all)
-        )
-    })
+    named(name)
+        .ok_or_else(|| format!("no metric {}, nearest is {}", quoted(name), nearest(name, all)))
 }
 
 fn named(name: &str) -> Option<Metric> {
@@ -139,10 +125,7 @@ mod tests {
     #[test]
     fn every_name_and_alias_is_a_metric_with_or_without_a_target() {
         for &metric in Metric::ALL {
-            assert_eq!(
-                Measure::parse(metric.name()),
-                Ok(Measure::One(metric, None))
-            );
+            assert_eq!(Measure::parse(metric.name()), Ok(Measure::One(metric, None)));
         }
         for &(alias, metric) in ALIASES {
             assert_eq!(Measure::parse(alias), Ok(Measure::One(metric, None)));
@@ -154,25 +137,15 @@ mod tests {
     #[test]
     fn a_composite_has_commas() {
         let parts = vec![
-            Part {
-                metric: Metric::RequestsWaiting,
-                target: 5.0,
-            },
-            Part {
-                metric: Metric::KvCacheUsage,
-                target: 80.0,
-            },
+            Part { metric: Metric::RequestsWaiting, target: 5.0 },
+            Part { metric: Metric::KvCacheUsage, target: 80.0 },
         ];
         for text in [
             "requests_waiting:5,kv_cache_usage:80",
             "requests_waiting:5, kv_cache_usage",
             "vllm:num_requests_waiting : 5 ,vllm:kv_cache_usage_perc",
         ] {
-            assert_eq!(
-                Measure::parse(text),
-                Ok(Measure::Composite(parts.clone())),
-                "{text}"
-            );
+            assert_eq!(Measure::parse(text), Ok(Measure::Composite(parts.clone())), "{text}");
         }
     }
 
@@ -188,14 +161,8 @@ mod tests {
                 "UTILIZATION",
                 "belongs beside `type:` of the trigger, here it names what is measured",
             ),
-            (
-                "gpu_utilisation",
-                r#"no metric "gpu_utilisation", nearest is gpu_utilization"#,
-            ),
-            (
-                "GPU_UTILIZATION",
-                r#"no metric "GPU_UTILIZATION", nearest is gpu_utilization"#,
-            ),
+            ("gpu_utilisation", r#"no metric "gpu_utilisation", nearest is gpu_utilization"#),
+            ("GPU_UTILIZATION", r#"no metric "GPU_UTILIZATION", nearest is gpu_utilization"#),
             ("gpu_utilization:80%", r#"target "80%": write 80"#),
             ("gpu_utilization:", r#"target "": not a number"#),
             ("gpu_utilization:0", r#"target "0": must be at least 0.001"#),
@@ -206,10 +173,7 @@ mod tests {
             ),
             ("requests_waiting:5,", "has an empty part"),
             (",", "has an empty part"),
-            (
-                "requests_waiting:5,vllm_queue_depth:6",
-                "requests_waiting is there twice",
-            ),
+            ("requests_waiting:5,vllm_queue_depth:6", "requests_waiting is there twice"),
             (&many, "gpu_utilization is there twice"),
         ] {
             let refused = Measure::parse(text).unwrap_err();
@@ -217,13 +181,8 @@ mod tests {
                 assert_eq!(refused, reason, "{text}");
             }
         }
-        let nine: Vec<String> = Metric::ALL[..9]
-            .iter()
-            .map(|metric| format!("{metric}:5"))
-            .collect();
-        assert_eq!(
-            Measure::parse(&nine.join(",")),
-            Err("has more than 8 parts".to_owned())
-        );
+        let nine: Vec<String> =
+            Metric::ALL[..9].iter().map(|metric| format!("{metric}:5")).collect();
+        assert_eq!(Measure::parse(&nine.join(",")), Err("has more than 8 parts".to_owned()));
     }
 }

@@ -156,9 +156,7 @@ impl Fields {
             let text = "vllmEndpoint and tritonEndpoint name different engines, keep one";
             problems.add("vllmEndpoint", text);
         }
-        self.vllm_endpoint
-            .clone()
-            .or_else(|| self.triton_endpoint.clone())
+        self.vllm_endpoint.clone().or_else(|| self.triton_endpoint.clone())
     }
 }
 
@@ -178,12 +176,7 @@ const fn key(
     meaning: &'static str,
     read: fn(&mut Fields, &str) -> Result<(), String>,
 ) -> Key {
-    Key {
-        name,
-        default,
-        meaning,
-        read,
-    }
+    Key { name, default, meaning, read }
 }
 
 /// Every key of ours, in the order of the documentation.
@@ -259,13 +252,7 @@ impl Problems {
     pub(super) fn none(self) -> Result<(), Error> {
         let hidden = self.unknown.saturating_sub(MAX_UNKNOWN);
         let more = (hidden > 0).then(|| format!("{hidden} more unknown keys"));
-        refuse(
-            self.found
-                .into_iter()
-                .map(|(_, text)| text)
-                .chain(more)
-                .collect(),
-        )
+        refuse(self.found.into_iter().map(|(_, text)| text).chain(more).collect())
     }
 
     /// Fails if any problem belongs to one of `keys`.
@@ -279,10 +266,7 @@ impl Problems {
         // Naming them all would let one request ask for any amount of work.
         if self.unknown <= MAX_UNKNOWN {
             let near = nearest(name, KEYS.iter().map(|key| key.name));
-            self.add(
-                "",
-                format!("unknown key {}, nearest is {near}", quoted(name)),
-            );
+            self.add("", format!("unknown key {}, nearest is {near}", quoted(name)));
         }
     }
 }
@@ -306,10 +290,7 @@ pub(super) fn read<'a>(
         match metadata.get(key.name) {
             Some(other) if from_env.is_some() => {
                 if other.trim_ascii() != text {
-                    problems.add(
-                        key.name,
-                        format!("{} and {name} differ, keep one", key.name),
-                    );
+                    problems.add(key.name, format!("{} and {name} differ, keep one", key.name));
                 }
             }
             _ if text.is_empty() => problems.add(key.name, format!("{name} is empty")),
@@ -333,11 +314,7 @@ fn find(name: &str) -> Option<&'static Key> {
 }
 
 fn refuse(problems: Vec<String>) -> Result<(), Error> {
-    if problems.is_empty() {
-        Ok(())
-    } else {
-        Err(Error(problems))
-    }
+    if problems.is_empty() { Ok(()) } else { Err(Error(problems)) }
 }
 
 fn owned(text: &str) -> Result<String, String> {
@@ -358,8 +335,6 @@ fn metric_name(text: &str) -> Result<Arc<str>, String> {
     if text.len() <= MAX_NAME && text.bytes().all(fits) {
         Ok(text.into())
     } else {
-        Err(format!(
-            "use at most {MAX_NAME} lower-case letters, digits, - _ and ."
-        ))
+        Err(format!("use at most {MAX_NAME} lower-case letters, digits, - _ and ."))
     }
 }

@@ -53,19 +53,9 @@ fn shape(fields: &Fields) -> String {
     if let Some(window) = fields.window.filter(|window| !window.is_zero()) {
         let function = fields.window_function.unwrap_or_default();
         // `p9030s` could be read in two ways.
-        let dot = if function == WindowFunction::P90 {
-            "."
-        } else {
-            ""
-        };
-        let window = format_duration(window)
-            .to_string()
-            .replace(' ', "")
-            .replace('µ', "u");
-        push(
-            &mut shape,
-            format_args!("-{}{dot}{window}", function.word()),
-        );
+        let dot = if function == WindowFunction::P90 { "." } else { "" };
+        let window = format_duration(window).to_string().replace(' ', "").replace('µ', "u");
+        push(&mut shape, format_args!("-{}{dot}{window}", function.word()));
     }
     shape
 }

@@ -16,11 +16,7 @@ pub const MAX_TARGET: f64 = 9e15;
 /// Rounds to three decimals, which is all that KEDA and the HPA keep.
 pub fn thousandths(value: f64) -> f64 {
     // Above this a float has no third decimal to round to.
-    if value.abs() < 9e12 {
-        (value * 1000.0).round() / 1000.0
-    } else {
-        value.round()
-    }
+    if value.abs() < 9e12 { (value * 1000.0).round() / 1000.0 } else { value.round() }
 }
 
 /// A finite decimal number: ASCII digits, one dot, optional sign and exponent.
@@ -48,11 +44,7 @@ pub fn target(text: &str) -> Result<f64, String> {
 /// A threshold: zero or more.
 pub fn threshold(text: &str) -> Result<f64, String> {
     let value = decimal(text)?;
-    if value < 0.0 {
-        Err("must be 0 or more".to_owned())
-    } else {
-        Ok(value)
-    }
+    if value < 0.0 { Err("must be 0 or more".to_owned()) } else { Ok(value) }
 }
 
 /// A whole number within `range`.
@@ -78,10 +70,7 @@ pub fn duration(text: &str, range: RangeInclusive<Duration>) -> Result<Duration,
     if range.contains(&value) {
         return Ok(value);
     }
-    let (min, max) = (
-        format_duration(*range.start()),
-        format_duration(*range.end()),
-    );
+    let (min, max) = (format_duration(*range.start()), format_duration(*range.end()));
     Err(format!("must be from {min} to {max}"))
 }
 
@@ -130,14 +119,9 @@ mod tests {
 
     #[test]
     fn plain_decimals_are_numbers() {
-        for (text, value) in [
-            ("80", 80.0),
-            ("70.0", 70.0),
-            (".5", 0.5),
-            ("+5", 5.0),
-            ("1e3", 1000.0),
-            ("-0", 0.0),
-        ] {
+        for (text, value) in
+            [("80", 80.0), ("70.0", 70.0), (".5", 0.5), ("+5", 5.0), ("1e3", 1000.0), ("-0", 0.0)]
+        {
             assert_eq!(decimal(text), Ok(value), "{text}");
         }
         assert!(decimal("-0").is_ok_and(f64::is_sign_positive));
@@ -176,11 +160,7 @@ mod tests {
         assert_eq!(target("9e15"), Ok(9e15));
         assert_eq!(target("8999999999999.25"), Ok(8_999_999_999_999.25));
         for text in ["0", "-5", "0.0001", "0.00099", "1e-400"] {
-            assert_eq!(
-                target(text),
-                Err("must be at least 0.001".to_owned()),
-                "{text}"
-            );
+            assert_eq!(target(text), Err("must be at least 0.001".to_owned()), "{text}");
         }
         assert_eq!(
             target("9223372036854775808"),
@@ -205,18 +185,10 @@ mod tests {
     #[test]
     fn durations_need_a_unit() {
         let hour = Duration::ZERO..=Duration::from_hours(1);
-        for (text, millis) in [
-            ("10s", 10_000),
-            ("1m30s", 90_000),
-            ("500ms", 500),
-            ("0s", 0),
-            ("1h", 3_600_000),
-        ] {
-            assert_eq!(
-                duration(text, hour.clone()),
-                Ok(Duration::from_millis(millis)),
-                "{text}"
-            );
+        for (text, millis) in
+            [("10s", 10_000), ("1m30s", 90_000), ("500ms", 500), ("0s", 0), ("1h", 3_600_000)]
+        {
+            assert_eq!(duration(text, hour.clone()), Ok(Duration::from_millis(millis)), "{text}");
         }
         for (text, reason) in [
             ("30", "has no unit, write 30s for seconds"),
@@ -225,16 +197,9 @@ mod tests {
             ("5M", "must be from 0s to 1h"),
             ("-5s", "not a duration such as 500ms, 30s or 1m30s"),
             ("soon", "not a duration such as 500ms, 30s or 1m30s"),
-            (
-                "99999999999999999999s",
-                "not a duration such as 500ms, 30s or 1m30s",
-            ),
+            ("99999999999999999999s", "not a duration such as 500ms, 30s or 1m30s"),
         ] {
-            assert_eq!(
-                duration(text, hour.clone()),
-                Err(reason.to_owned()),
-                "{text}"
-            );
+            assert_eq!(duration(text, hour.clone()), Err(reason.to_owned()), "{text}");
         }
     }
 }

@@ -127,9 +127,7 @@ impl PartReadings {
     pub fn push(&mut self, seen: Seen) {
         let start = self.ends.last().copied().unwrap_or(0);
         let twin = seen.device.as_ref().and_then(|uuid| {
-            self.seen[start..]
-                .iter_mut()
-                .find(|s| s.device.as_ref() == Some(uuid))
+            self.seen[start..].iter_mut().find(|s| s.device.as_ref() == Some(uuid))
         });
         match twin {
             Some(twin) if twin.taken_at < seen.taken_at => *twin = seen,

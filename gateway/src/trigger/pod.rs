@@ -44,10 +44,7 @@ impl fmt::Display for NotRead {
                 f.write_str("not supported by the devices or the engine of these pods")
             }
             Self::NoSuchDevice { index, devices } => {
-                write!(
-                    f,
-                    "gpuIndex {index}, but a pod has {devices} GPUs (they count from 0)"
-                )
+                write!(f, "gpuIndex {index}, but a pod has {devices} GPUs (they count from 0)")
             }
         }
     }
@@ -68,10 +65,7 @@ pub fn select<'a>(
     match trigger.gpu_index {
         Some(index) if metric.scope() == Scope::Device => {
             let at = index as usize;
-            seen.get(at..=at).ok_or(NotRead::NoSuchDevice {
-                index,
-                devices: seen.len(),
-            })
+            seen.get(at..=at).ok_or(NotRead::NoSuchDevice { index, devices: seen.len() })
         }
         _ => Ok(seen),
     }

@@ -75,11 +75,7 @@ impl Default for Profiles {
         let profiles = BUILT_IN
             .iter()
             .map(|(name, keys)| Profile::read(name, keys.iter().copied(), &mut problems));
-        Self {
-            by_name: profiles
-                .map(|profile| (profile.name.clone(), profile))
-                .collect(),
-        }
+        Self { by_name: profiles.map(|profile| (profile.name.clone(), profile)).collect() }
     }
 }
 
@@ -98,11 +94,7 @@ impl Profiles {
                 Err(reason) => refused.push(format!("profile {}: {reason}", quoted(&name))),
             }
         }
-        if refused.is_empty() {
-            Ok(profiles)
-        } else {
-            Err(Error::Refused(refused))
-        }
+        if refused.is_empty() { Ok(profiles) } else { Err(Error::Refused(refused)) }
     }
 
     /// The names of all profiles, in order.
@@ -123,23 +115,14 @@ impl Profiles {
             return Err("is built in, choose another name".to_owned());
         }
         let mut problems = Problems::default();
-        let profile = Profile::read(
-            name,
-            keys.iter().map(|(k, v)| (k.as_str(), v.as_str())),
-            &mut problems,
-        );
+        let profile =
+            Profile::read(name, keys.iter().map(|(k, v)| (k.as_str(), v.as_str())), &mut problems);
         // The reader skips what belongs to KEDA, which means nothing here.
-        for key in keys
-            .keys()
-            .filter(|key| is_for_keda(key) || *key == "profile")
-        {
+        for key in keys.keys().filter(|key| is_for_keda(key) || *key == "profile") {
             problems.add("", format!("{} does not belong in a profile", quoted(key)));
         }
         profile.fields.engine_endpoint(&mut problems);
-        problems
-            .none()
-            .map(|()| profile)
-            .map_err(|error| error.to_string())
+        problems.none().map(|()| profile).map_err(|error| error.to_string())
     }
 }
 
@@ -151,11 +134,7 @@ impl Profile {
     ) -> Self {
         let fields = read(keys, problems);
         let goal = Goal::read(&fields, problems);
-        Self {
-            name: name.into(),
-            fields,
-            goal,
-        }
+        Self { name: name.into(), fields, goal }
     }
 }
 
@@ -168,11 +147,7 @@ mod tests {
     use super::*;
 
     fn trigger(profiles: &Profiles, name: &str) -> Trigger {
-        parse(
-            &HashMap::from([("profile".to_owned(), name.to_owned())]),
-            profiles,
-        )
-        .unwrap()
+        parse(&HashMap::from([("profile".to_owned(), name.to_owned())]), profiles).unwrap()
     }
 
     #[test]
@@ -220,15 +195,9 @@ mod tests {
         let mine = trigger(&profiles, "mine");
         assert_eq!((mine.target, &*mine.name), (2.5, "requests_waiting-avg30s"));
         assert_eq!(trigger(&profiles, "half").gpu_index, Some(0));
-        assert_eq!(
-            trigger(&profiles, "vllm"),
-            trigger(&Profiles::default(), "vllm")
-        );
+        assert_eq!(trigger(&profiles, "vllm"), trigger(&Profiles::default(), "vllm"));
         for empty in ["", "# nothing yet\n", "{}"] {
-            assert_eq!(
-                Profiles::load(empty).unwrap().names().count(),
-                BUILT_IN.len()
-            );
+            assert_eq!(Profiles::load(empty).unwrap().names().count(), BUILT_IN.len());
         }
     }
 
@@ -239,38 +208,17 @@ mod tests {
                 "mine: {targetvalue: 5}",
                 r#"profile "mine": unknown key "targetvalue", nearest is targetValue"#,
             ),
-            (
-                "mine: {targetValue: 80%}",
-                r#"profile "mine": targetValue "80%": write 80"#,
-            ),
-            (
-                "mine: {targetValue: .nan}",
-                r#"profile "mine": targetValue ".nan": not a number"#,
-            ),
-            (
-                "mine: {targetValue: true}",
-                r#"profile "mine": targetValue "true": not a number"#,
-            ),
-            (
-                "mine: {targetValue: ''}",
-                r#"profile "mine": targetValue is empty"#,
-            ),
-            (
-                "mine: {profile: vllm}",
-                r#"profile "mine": "profile" does not belong in a profile"#,
-            ),
-            (
-                "mine: {caCert: x}",
-                r#"profile "mine": "caCert" does not belong in a profile"#,
-            ),
+            ("mine: {targetValue: 80%}", r#"profile "mine": targetValue "80%": write 80"#),
+            ("mine: {targetValue: .nan}", r#"profile "mine": targetValue ".nan": not a number"#),
+            ("mine: {targetValue: true}", r#"profile "mine": targetValue "true": not a number"#),
+            ("mine: {targetValue: ''}", r#"profile "mine": targetValue is empty"#),
+            ("mine: {profile: vllm}", r#"profile "mine": "profile" does not belong in a profile"#),
+            ("mine: {caCert: x}", r#"profile "mine": "caCert" does not belong in a profile"#),
             (
                 "mine: {targetValueFromEnv: 5}",
                 r#"profile "mine": "targetValueFromEnv" does not belong in a profile"#,
             ),
-            (
-                "vllm: {targetValue: 5}",
-                r#"profile "vllm": is built in, choose another name"#,
-            ),
+            ("vllm: {targetValue: 5}", r#"profile "vllm": is built in, choose another name"#),
             (
                 "My Own: {targetValue: 5}",
                 r#"profile "My Own": use lower-case letters, digits, - _ and . in the name"#,
@@ -281,11 +229,7 @@ mod tests {
                  profile \"b\": gpuIndex \"x\": not a number",
             ),
         ] {
-            assert_eq!(
-                Profiles::load(yaml).unwrap_err().to_string(),
-                message,
-                "{yaml}"
-            );
+            assert_eq!(Profiles::load(yaml).unwrap_err().to_string(), message, "{yaml}");
         }
     }
 

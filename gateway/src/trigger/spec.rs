@@ -105,13 +105,7 @@ pub fn parse_admitting(
     let engine_endpoint = outline.engine_endpoint(&mut problems);
     problems.none()?;
     let name = outline.name();
-    let Outline {
-        own,
-        profile,
-        fields,
-        goal,
-        ..
-    } = outline;
+    let Outline { own, profile, fields, goal, .. } = outline;
     let inherited = profile.filter(|_| goal.unit_is_the_profiles);
     let activation = own.activation_threshold;
     let seconds = Duration::from_secs;
@@ -153,10 +147,7 @@ pub fn metric_spec(
         keys.push("profile");
     }
     problems.none_with(&keys)?;
-    Ok(MetricSpec {
-        name: outline.name(),
-        target: outline.goal.target,
-    })
+    Ok(MetricSpec { name: outline.name(), target: outline.goal.target })
 }
 
 /// The keys of a trigger over those of its profile, with metric and target settled.
@@ -175,22 +166,15 @@ impl<'a> Outline<'a> {
         profiles: &'a Profiles,
         problems: &mut Problems,
     ) -> Self {
-        let own = read(
-            metadata
-                .iter()
-                .map(|(key, value)| (key.as_str(), value.as_str())),
-            problems,
-        );
+        let own =
+            read(metadata.iter().map(|(key, value)| (key.as_str(), value.as_str())), problems);
         let goal = Goal::read(&own, problems);
         let is_explicit = goal.is_complete();
         let profile = own.profile.as_deref().and_then(|name| {
             let profile = profiles.get(name);
             if profile.is_none() {
                 let near = nearest(name, profiles.names());
-                problems.add(
-                    "profile",
-                    format!("no profile {}, nearest is {near}", quoted(name)),
-                );
+                problems.add("profile", format!("no profile {}, nearest is {near}", quoted(name)));
             }
             profile
         });
@@ -198,13 +182,7 @@ impl<'a> Outline<'a> {
         let nothing = Goal::default();
         let base = profile.map_or(&nothing, |profile| &profile.goal);
         let goal = goal.settle(base, fields.aggregation, problems);
-        Self {
-            own,
-            profile,
-            fields,
-            goal,
-            is_explicit,
-        }
+        Self { own, profile, fields, goal, is_explicit }
     }
 
     fn name(&self) -> Arc<str> {

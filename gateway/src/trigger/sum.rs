@@ -25,27 +25,17 @@ fn sum_of(aggregation: Aggregation, pods: &[(f64, &[Seen])]) -> Sum {
     let count = u32::try_from(pods.len()).unwrap_or(u32::MAX);
     let devices = || pods.iter().flat_map(|(_, selected)| values(selected));
     match aggregation {
-        Aggregation::Total => Sum {
-            s: aggregate(Aggregation::Sum, pods.iter().map(|(x, _)| *x)),
-            literal: None,
-        },
+        Aggregation::Total => {
+            Sum { s: aggregate(Aggregation::Sum, pods.iter().map(|(x, _)| *x)), literal: None }
+        }
         Aggregation::Sum => {
             let sum = aggregate(Aggregation::Sum, devices());
-            Sum {
-                s: sum,
-                literal: Some(sum),
-            }
+            Sum { s: sum, literal: Some(sum) }
         }
-        _ if pods.is_empty() => Sum {
-            s: 0.0,
-            literal: None,
-        },
+        _ if pods.is_empty() => Sum { s: 0.0, literal: None },
         flat => {
             let literal = aggregate(flat, devices());
-            Sum {
-                s: literal * f64::from(count),
-                literal: Some(literal),
-            }
+            Sum { s: literal * f64::from(count), literal: Some(literal) }
         }
     }
 }
@@ -132,10 +122,7 @@ fn over(function: WindowFunction, sums: &[Sum]) -> Option<Sum> {
         return None;
     }
     let literals: Option<Vec<f64>> = sums.iter().map(|sum| sum.literal).collect();
-    Some(Sum {
-        s: apply(sums.iter().map(|sum| sum.s).collect()),
-        literal: literals.map(apply),
-    })
+    Some(Sum { s: apply(sums.iter().map(|sum| sum.s).collect()), literal: literals.map(apply) })
 }
 
 /// Every moment at which a pod of `series` had a reading above `threshold`, newest not first.

@@ -47,9 +47,8 @@ pub fn assess(trigger: &Trigger, observed: &Observed, past: &dyn Past, now: Time
             return unavailable(Reason::WarmingUp { unheard }, Coverage::default());
         }
     }
-    let parts: Vec<Part> = (0..trigger.parts.len())
-        .map(|at| assess_part(trigger, at, observed, past, now))
-        .collect();
+    let parts: Vec<Part> =
+        (0..trigger.parts.len()).map(|at| assess_part(trigger, at, observed, past, now)).collect();
     match decisive(trigger, observed, &parts) {
         Some((part, value, figures)) => Verdict {
             outcome: Outcome::Value(thousandths(value).clamp(0.0, MAX_VALUE)),
@@ -104,16 +103,7 @@ fn hold(trigger: &Trigger, observed: &Observed) -> (f64, Figures) {
         TargetType::AverageValue => hold,
         TargetType::Value => trigger.target,
     };
-    (
-        value,
-        Figures {
-            s: 0.0,
-            up: 0.0,
-            down: hold,
-            hold,
-            direction: Direction::Hold,
-        },
-    )
+    (value, Figures { s: 0.0, up: 0.0, down: hold, hold, direction: Direction::Hold })
 }
 
 fn assess_part(
@@ -127,12 +117,7 @@ fn assess_part(
     let readings = &observed.parts[at];
     let (states, coverage) = classify(trigger, metric, observed, readings, now);
     if coverage.reporting == 0 {
-        return Part {
-            metric,
-            states,
-            coverage,
-            known: None,
-        };
+        return Part { metric, states, coverage, known: None };
     }
     let sum = if trigger.window.is_zero() {
         None
@@ -141,26 +126,14 @@ fn assess_part(
     };
     let sum = sum.unwrap_or_else(|| sum_now(trigger, metric, &states, readings));
     // In a composite every part is measured in percent of its own target.
-    let scale = if trigger.composite {
-        trigger.target / target
-    } else {
-        1.0
-    };
-    let sum = Sum {
-        s: sum.s * scale,
-        literal: sum.literal.map(|literal| literal * scale),
-    };
+    let scale = if trigger.composite { trigger.target / target } else { 1.0 };
+    let sum = Sum { s: sum.s * scale, literal: sum.literal.map(|literal| literal * scale) };
     let figures = fill(trigger, observed, coverage, sum.s);
     let value = match observed.target_type {
         TargetType::AverageValue => average_value(figures),
         TargetType::Value => plain_value(trigger, observed, coverage, sum, figures),
     };
-    Part {
-        metric,
-        states,
-        coverage,
-        known: Some((value, figures)),
-    }
+    Part { metric, states, coverage, known: Some((value, figures)) }
 }
 
 /// m of the design: pods whose load is not known but that are, or soon will be, there.
@@ -182,13 +155,7 @@ fn fill(trigger: &Trigger, observed: &Observed, coverage: Coverage, s: f64) -> F
     } else {
         Direction::Hold
     };
-    Figures {
-        s: up,
-        up,
-        down,
-        hold,
-        direction,
-    }
+    Figures { s: up, up, down, hold, direction }
 }
 
 fn average_value(figures: Figures) -> f64 {
@@ -215,11 +182,7 @@ fn plain_value(
         && let Some(literal) = sum.literal
     {
         let ready_pod_missing = coverage.missing + coverage.unsupported > 0;
-        return if ready_pod_missing {
-            literal.max(trigger.target)
-        } else {
-            literal
-        };
+        return if ready_pod_missing { literal.max(trigger.target) } else { literal };
     }
     match figures.direction {
         Direction::Hold => trigger.target,
@@ -245,9 +208,8 @@ fn unknown(trigger: &Trigger, observed: &Observed, parts: &[Part]) -> Verdict {
             figures: None,
         };
     }
-    if let Some(part) = parts
-        .iter()
-        .find(|part| part.coverage.missing + part.coverage.unsupported > 0)
+    if let Some(part) =
+        parts.iter().find(|part| part.coverage.missing + part.coverage.unsupported > 0)
     {
         return unavailable(no_fresh_reading(observed, part), part.coverage);
     }
@@ -299,27 +261,16 @@ fn no_fresh_reading(observed: &Observed, part: &Part) -> Reason {
 /// With no pod to ask, the demand source speaks; `without` is the reason where there is none.
 fn from_demand(observed: &Observed, coverage: Coverage, without: Reason) -> Verdict {
     let (outcome, reason) = match &observed.demand {
-        DemandReading::Value(value) => (
-            Outcome::Value(thousandths(*value).clamp(0.0, MAX_VALUE)),
-            Reason::Demand,
-        ),
+        DemandReading::Value(value) => {
+            (Outcome::Value(thousandths(*value).clamp(0.0, MAX_VALUE)), Reason::Demand)
+        }
         DemandReading::Unknown(why) => (Outcome::Unavailable, Reason::DemandUnknown(why.clone())),
         DemandReading::None if without == Reason::AtZero => (Outcome::Value(0.0), without),
         DemandReading::None => (Outcome::Unavailable, without),
     };
-    Verdict {
-        outcome,
-        reason,
-        coverage,
-        figures: None,
-    }
+    Verdict { outcome, reason, coverage, figures: None }
 }
 
 fn unavailable(reason: Reason, coverage: Coverage) -> Verdict {
-    Verdict {
-        outcome: Outcome::Unavailable,
-        reason,
-        coverage,
-        figures: None,
-    }
+    Verdict { outcome: Outcome::Unavailable, reason, coverage, figures: None }
 }

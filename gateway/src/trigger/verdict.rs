@@ -117,107 +117,77 @@ pub enum Reason {
 }
 
 fn plural(count: u32, word: &str) -> String {
-    if count == 1 {
-        format!("1 {word}")
-    } else {
-        format!("{count} {word}s")
-    }
+    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Measured {
-                reporting,
-                replicas,
-                filled,
-                direction,
-                metric,
-            } => {
-                write!(
-                    f,
-                    "{metric}: {reporting} of {} report",
-                    plural(*replicas, "replica")
-                )?;
-                match (filled, direction) {
-                    (0, _) => Ok(()),
-                    (_, Direction::Up) => {
-                        write!(
-                            f,
-                            "; {filled} unknown, counted as idle, and still above the target"
-                        )
-                    }
-                    (_, Direction::Down) => {
-                        write!(
-                            f,
-                            "; {filled} unknown, counted as at the target, and still below it"
-                        )
-                    }
-                    (_, Direction::Hold) => {
-                        write!(
-                            f,
-                            "; {filled} unknown could tip it either way, so nothing moves"
-                        )
-                    }
-                }
+            Self::Measured { reporting, replicas, filled, direction, metric } => {
+                let replicas = plural(*replicas, "replica");
+                write!(f, "{metric}: {reporting} of {replicas} report")?;
+                fmt_filled(f, *filled, *direction)
             }
             Self::Starting { pods } => {
-                write!(
-                    f,
-                    "{} starting, none reports yet: nothing moves",
-                    plural(*pods, "pod")
-                )
+                write!(f, "{} starting, none reports yet: nothing moves", plural(*pods, "pod"))
             }
             Self::AtZero => f.write_str("no replicas ordered and no pods left"),
             Self::Demand => f.write_str("no pod is ready; the demand source decides"),
-            Self::DemandUnknown(why) => write!(
-                f,
-                "no pod is ready and the demand source is not known: {why}"
-            ),
-            Self::WarmingUp { unheard } => write!(
-                f,
-                "the gateway has just started and has not heard of {} yet",
-                plural(*unheard, "ready pod")
-            ),
-            Self::NoFreshReading { pods, count, why } => {
-                let names = pods
-                    .iter()
-                    .map(|name| &**name)
-                    .collect::<Vec<_>>()
-                    .join(", ");
-                let more = if *count as usize > pods.len() {
-                    ", …"
-                } else {
-                    ""
-                };
+            Self::DemandUnknown(why) => {
+                write!(f, "no pod is ready and the demand source is not known: {why}")
+            }
+            Self::WarmingUp { unheard } => {
+                let pods = plural(*unheard, "ready pod");
                 write!(
                     f,
-                    "no fresh reading of {} ({names}{more}): {why}",
-                    plural(*count, "ready pod")
+                    "warming up: the gateway has just started and has not heard of {pods} yet"
                 )
             }
-            Self::Unsupported {
-                metric,
-                why,
-                offers,
-            } => {
-                write!(f, "{metric}: {why}; ")?;
-                let offered: Vec<_> = offers.iter().map(Metric::name).collect();
-                if offered.is_empty() {
-                    return f.write_str("these pods report no metric at all");
-                }
-                write!(f, "use one that these pods report: {}", offered.join(", "))
+            Self::NoFreshReading { pods, count, why } => {
+                let names = pods.iter().map(|name| &**name).collect::<Vec<_>>().join(", ");
+                let more = if *count as usize > pods.len() { ", …" } else { "" };
+                let pods = plural(*count, "ready pod");
+                write!(f, "no fresh reading of {pods} ({names}{more}): {why}")
             }
-            Self::Stuck { pods } => write!(
-                f,
-                "{} not ready for longer than coldStartTimeout, and there is no demand source",
-                plural(*pods, "pod")
-            ),
+            Self::Unsupported { metric, why, offers } => fmt_unsupported(f, *metric, why, *offers),
+            Self::Stuck { pods } => {
+                let pods = plural(*pods, "pod");
+                write!(f, "{pods} not ready for longer than coldStartTimeout, and no demand source")
+            }
             Self::JobWithoutDemand => f.write_str(
                 "a ScaledJob is scaled by its demand source: set demandEndpoint and demandMetric",
             ),
         }
     }
+}
+
+fn fmt_filled(f: &mut fmt::Formatter<'_>, filled: u32, direction: Direction) -> fmt::Result {
+    match (filled, direction) {
+        (0, _) => Ok(()),
+        (_, Direction::Up) => {
+            write!(f, "; {filled} unknown, counted as idle, and still above the target")
+        }
+        (_, Direction::Down) => {
+            write!(f, "; {filled} unknown, counted as at the target, and still below it")
+        }
+        (_, Direction::Hold) => {
+            write!(f, "; {filled} unknown could tip it either way, so nothing moves")
+        }
+    }
+}
+
+fn fmt_unsupported(
+    f: &mut fmt::Formatter<'_>,
+    metric: Metric,
+    why: &str,
+    offers: MetricSet,
+) -> fmt::Result {
+    write!(f, "{metric}: {why}; ")?;
+    let offered: Vec<_> = offers.iter().map(Metric::name).collect();
+    if offered.is_empty() {
+        return f.write_str("these pods report no metric at all");
+    }
+    write!(f, "use one that these pods report: {}", offered.join(", "))
 }
 
 impl fmt::Display for Direction {

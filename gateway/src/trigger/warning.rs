@@ -52,21 +52,14 @@ fn targets(trigger: &Trigger, warnings: &mut Vec<String>) {
             ));
         }
         if unit == Unit::Milliseconds && target < 1.0 {
-            warnings.push(format!(
-                "{metric} target {target}: is in milliseconds, not seconds"
-            ));
+            warnings.push(format!("{metric} target {target}: is in milliseconds, not seconds"));
         }
     }
     let threshold = trigger.activation_threshold;
-    let percent = !trigger.composite
-        && trigger
-            .parts
-            .iter()
-            .all(|part| part.metric.unit() == Unit::Percent);
+    let percent =
+        !trigger.composite && trigger.parts.iter().all(|part| part.metric.unit() == Unit::Percent);
     if percent && threshold >= 100.0 && trigger.aggregation != Aggregation::Sum {
-        warnings.push(format!(
-            "activationThreshold {threshold}: no percentage is above it"
-        ));
+        warnings.push(format!("activationThreshold {threshold}: no percentage is above it"));
     }
 }
 
@@ -85,12 +78,7 @@ fn aggregation(trigger: &Trigger, value_type: bool, warnings: &mut Vec<String>) 
 }
 
 fn without_effect(trigger: &Trigger, warnings: &mut Vec<String>) {
-    let all = |scope| {
-        trigger
-            .parts
-            .iter()
-            .all(|part| part.metric.scope() == scope)
-    };
+    let all = |scope| trigger.parts.iter().all(|part| part.metric.scope() == scope);
     if trigger.gpu_index.is_some() && all(Scope::Engine) {
         warnings.push("gpuIndex: has no effect on metrics of an engine".to_owned());
     }
@@ -125,14 +113,8 @@ fn idle(trigger: &Trigger, to_zero: bool, warnings: &mut Vec<String>) {
 
 fn from_zero(trigger: &Trigger, warnings: &mut Vec<String>) {
     let profile = trigger.profile.as_deref().unwrap_or_default();
-    let measures_idle = trigger
-        .parts
-        .iter()
-        .any(|part| part.metric.has_idle_level());
-    if let Some((_, better)) = OUTGROWN
-        .iter()
-        .find(|(name, _)| *name == profile && measures_idle)
-    {
+    let measures_idle = trigger.parts.iter().any(|part| part.metric.has_idle_level());
+    if let Some((_, better)) = OUTGROWN.iter().find(|(name, _)| *name == profile && measures_idle) {
         warnings.push(format!(
             "profile {profile}: an engine holds its memory while idle, \
              so this does not scale to zero, better is {better}"
@@ -154,10 +136,8 @@ mod tests {
     use super::*;
 
     fn of(pairs: &[(&str, &str)], min_replicas: u32, value_type: bool) -> Vec<String> {
-        let metadata = pairs
-            .iter()
-            .map(|&(key, value)| (key.to_owned(), value.to_owned()))
-            .collect();
+        let metadata =
+            pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
         let trigger = parse(&metadata, &Profiles::default()).unwrap();
         warnings(&trigger, Some(min_replicas), value_type)
     }
@@ -172,11 +152,7 @@ mod tests {
         ] {
             assert_eq!(of(pairs, 1, false), [""; 0], "{pairs:?}");
         }
-        let demand = [
-            ("profile", "vllm"),
-            ("demandEndpoint", "router"),
-            ("demandMetric", "queue"),
-        ];
+        let demand = [("profile", "vllm"), ("demandEndpoint", "router"), ("demandMetric", "queue")];
         assert_eq!(of(&demand, 0, false), [""; 0]);
     }
 
@@ -187,10 +163,7 @@ mod tests {
                 &[("targetValue", "87")][..],
                 "gpu_utilization target 87: scales out only above 95.7 %",
             ),
-            (
-                &[("targetValue", "90")],
-                "gpu_utilization target 90: scales out only above 99 %",
-            ),
+            (&[("targetValue", "90")], "gpu_utilization target 90: scales out only above 99 %"),
             (
                 &[("targetValue", "91")],
                 "gpu_utilization target 91: can never scale out, it takes a mean above 100.1 %",
@@ -215,14 +188,8 @@ mod tests {
                 &[("gpuIndex", "0"), ("profile", "vllm")],
                 "gpuIndex: has no effect on metrics of an engine",
             ),
-            (
-                &[("engineLabels", "a=b")],
-                "engineLabels: has no effect on metrics of a GPU",
-            ),
-            (
-                &[("windowFunction", "max")],
-                "windowFunction: has no effect without a window",
-            ),
+            (&[("engineLabels", "a=b")], "engineLabels: has no effect on metrics of a GPU"),
+            (&[("windowFunction", "max")], "windowFunction: has no effect without a window"),
             (
                 &[("metricType", "power_draw:300")],
                 "power_draw: stays well above zero on an idle pod, so it does not follow replicas",
@@ -230,10 +197,7 @@ mod tests {
         ] {
             assert_eq!(of(pairs, 1, false), [expected], "{pairs:?}");
         }
-        assert_eq!(
-            of(&[("targetValue", "95"), ("aggregation", "sum")], 1, false),
-            [""; 0]
-        );
+        assert_eq!(of(&[("targetValue", "95"), ("aggregation", "sum")], 1, false), [""; 0]);
     }
 
     #[test]
@@ -265,14 +229,7 @@ mod tests {
                 "demandEndpoint: without it only another trigger can wake this workload from zero",
             ]
         );
-        let better = [
-            ("profile", "tgi-inference"),
-            ("metricType", "gpu_utilization"),
-        ];
-        assert!(
-            !of(&better, 0, false)
-                .iter()
-                .any(|warning| warning.contains("better is"))
-        );
+        let better = [("profile", "tgi-inference"), ("metricType", "gpu_utilization")];
+        assert!(!of(&better, 0, false).iter().any(|warning| warning.contains("better is")));
     }
 }

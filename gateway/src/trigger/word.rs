@@ -45,16 +45,11 @@ pub(super) fn one_of<T: Copy>(
 
 /// The word of `good` that `text` most likely stands for, whatever its case.
 pub(super) fn nearest<'a>(text: &str, good: impl Iterator<Item = &'a str>) -> &'a str {
-    let text: String = text
-        .chars()
-        .take(SHOWN)
-        .flat_map(char::to_lowercase)
-        .collect();
+    let text: String = text.chars().take(SHOWN).flat_map(char::to_lowercase).collect();
     let meant = MEANT.iter().find(|(word, _)| *word == text);
     let text = meant.map_or(text.as_str(), |(_, word)| word);
     let likeness = |word: &str| strsim::normalized_damerau_levenshtein(text, &word.to_lowercase());
-    good.max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
-        .unwrap_or_default()
+    good.max_by(|a, b| likeness(a).total_cmp(&likeness(b))).unwrap_or_default()
 }
 
 /// The user's word as messages show it: quoted, control characters escaped, not too long.
@@ -71,14 +66,7 @@ mod tests {
 
     #[test]
     fn the_nearest_word_is_found_whatever_its_case() {
-        let good = [
-            "total",
-            "max",
-            "min",
-            "avg",
-            "targetValue",
-            "gpu_utilization",
-        ];
+        let good = ["total", "max", "min", "avg", "targetValue", "gpu_utilization"];
         for (text, near) in [
             ("MAX", "max"),
             ("mean", "avg"),

@@ -7,20 +7,12 @@ use super::*;
 
 fn average(value: f64, target: f64) -> Metric {
     let kind = MetricType::AverageValue;
-    Metric {
-        kind,
-        value,
-        target,
-    }
+    Metric { kind, value, target }
 }
 
 fn literal(value: f64, target: f64) -> Metric {
     let kind = MetricType::Value;
-    Metric {
-        kind,
-        value,
-        target,
-    }
+    Metric { kind, value, target }
 }
 
 fn running(replicas: u32) -> Scale {
@@ -28,26 +20,17 @@ fn running(replicas: u32) -> Scale {
 }
 
 fn with_ready(replicas: u32, ready: u32) -> Scale {
-    Scale {
-        spec: replicas,
-        status: replicas,
-        ready,
-    }
+    Scale { spec: replicas, status: replicas, ready }
 }
 
 fn seconds(seconds: i64) -> Timestamp {
     Timestamp::from_millis(seconds * 1_000)
 }
 
-const PERIOD: Behavior = Behavior::Default {
-    period: Duration::from_secs(15),
-};
+const PERIOD: Behavior = Behavior::Default { period: Duration::from_secs(15) };
 
 fn hpa(min: u32, max: u32, behavior: Behavior) -> Hpa {
-    Hpa::new(Settings {
-        behavior,
-        ..Settings::upstream(min, max)
-    })
+    Hpa::new(Settings { behavior, ..Settings::upstream(min, max) })
 }
 
 /// Follows its own orders, a sync every 15 s, while `metric` depends on the replicas.
@@ -56,9 +39,7 @@ fn follow(mut hpa: Hpa, start: u32, syncs: i64, metric: impl Fn(u32) -> Metric) 
     (0..syncs)
         .map(|sync| {
             let seen = Some(metric(replicas));
-            replicas = hpa
-                .sync(seconds(15 * sync), running(replicas), seen)
-                .desired;
+            replicas = hpa.sync(seconds(15 * sync), running(replicas), seen).desired;
             replicas
         })
         .collect()
@@ -78,18 +59,10 @@ fn the_formulas_give_the_contract_s_worked_numbers() {
     ];
     for (n, mean, mean_average, sum_average, mean_value) in table {
         let asked = |metric| wish(metric, running(n), 0.1).0;
-        assert_eq!(
-            asked(average(mean, 70.0)),
-            mean_average,
-            "mean, {n} at {mean}"
-        );
+        assert_eq!(asked(average(mean, 70.0)), mean_average, "mean, {n} at {mean}");
         let sum = mean * f64::from(n);
         assert_eq!(asked(average(sum, 70.0)), sum_average, "sum, {n} at {mean}");
-        assert_eq!(
-            asked(literal(mean, 70.0)),
-            mean_value,
-            "Value, {n} at {mean}"
-        );
+        assert_eq!(asked(literal(mean, 70.0)), mean_value, "Value, {n} at {mean}");
     }
 }
 
@@ -98,12 +71,7 @@ fn the_formulas_give_the_worked_cases() {
     let table = [
         ("O01", average(110.0, 50.0), running(3), 3),
         ("O01, one node's view", average(90.0, 50.0), running(3), 2),
-        (
-            "O01, with the stranger",
-            average(210.0, 50.0),
-            running(3),
-            5,
-        ),
+        ("O01, with the stranger", average(210.0, 50.0), running(3), 5),
         ("O02", average(570.0, 80.0), running(6), 8),
         ("O02, the average", average(95.0, 80.0), running(6), 2),
         ("O03 a", average(24.0, 5.0), running(4), 5),
@@ -112,32 +80,12 @@ fn the_formulas_give_the_worked_cases() {
         ("O06, mean of all", average(50.0, 50.0), with_ready(4, 2), 1),
         ("O10 A", average(80.0, 60.0), running(2), 2),
         ("O10 B", average(10.0, 60.0), running(1), 1),
-        (
-            "4.4 sum of reporters",
-            average(360.0, 70.0),
-            with_ready(8, 4),
-            6,
-        ),
+        ("4.4 sum of reporters", average(360.0, 70.0), with_ready(8, 4), 6),
         ("4.4 mean x N", average(720.0, 70.0), with_ready(8, 4), 11),
         ("4.4 Value, all ready", literal(90.0, 70.0), running(8), 11),
-        (
-            "4.4 Value, half ready",
-            literal(90.0, 70.0),
-            with_ready(8, 4),
-            6,
-        ),
-        (
-            "4.4 Value scales in",
-            literal(84.0, 70.0),
-            with_ready(6, 4),
-            5,
-        ),
-        (
-            "Value, none ready",
-            literal(84.0, 70.0),
-            with_ready(6, 0),
-            0,
-        ),
+        ("4.4 Value, half ready", literal(90.0, 70.0), with_ready(8, 4), 6),
+        ("4.4 Value scales in", literal(84.0, 70.0), with_ready(6, 4), 5),
+        ("Value, none ready", literal(84.0, 70.0), with_ready(6, 0), 0),
         ("no number is none", average(f64::NAN, 70.0), running(2), 0),
     ];
     for (case, metric, scale, expected) in table {
@@ -147,11 +95,7 @@ fn the_formulas_give_the_worked_cases() {
 
 #[test]
 fn close_enough_keeps_what_exists_or_what_was_ordered() {
-    let surge = Scale {
-        spec: 10,
-        status: 11,
-        ready: 10,
-    };
+    let surge = Scale { spec: 10, status: 11, ready: 10 };
     assert_eq!(wish(average(700.0, 70.0), surge, 0.1).0, 11);
     assert_eq!(wish(literal(72.0, 70.0), surge, 0.1).0, 10);
 }
@@ -160,9 +104,7 @@ fn close_enough_keeps_what_exists_or_what_was_ordered() {
 fn a_signal_that_counts_loading_pods_runs_away_and_one_that_does_not_stays() {
     let runaway = follow(hpa(1, 64, PERIOD), 4, 6, |_| literal(95.0, 70.0));
     assert_eq!(runaway, [6, 9, 13, 18, 25, 34]);
-    let cascade = follow(hpa(1, 32, PERIOD), 4, 4, |n| {
-        average(100.0 * f64::from(n), 50.0)
-    });
+    let cascade = follow(hpa(1, 32, PERIOD), 4, 4, |n| average(100.0 * f64::from(n), 50.0));
     assert_eq!(cascade, [8, 16, 32, 32]);
     let held = follow(hpa(1, 64, PERIOD), 4, 20, |_| average(200.0, 50.0));
     assert_eq!(held, [4; 20]);
@@ -193,18 +135,12 @@ fn scaling_down_waits_for_the_highest_wish_of_the_window_to_pass() {
             hpa.sync(seconds(at), running(n), metric)
         };
         assert_eq!(order(0, 4, 80.0).desired, 8);
-        assert_eq!(
-            order(15, 8, 20.0),
-            Decision::new(8, Reason::Stabilized { wish: 2 })
-        );
+        assert_eq!(order(15, 8, 20.0), Decision::new(8, Reason::Stabilized { wish: 2 }));
         assert_eq!(order(30, 8, 50.0).desired, 8);
         assert_eq!(order(45, 8, -1.0), Decision::new(8, Reason::MetricError));
         assert_eq!(order(300, 8, 0.0).desired, 5, "8 is 300 s old, 5 is not");
         let by = Limit::Min;
-        assert_eq!(
-            order(345, 5, 0.0),
-            Decision::new(1, Reason::Limited { wish: 0, by })
-        );
+        assert_eq!(order(345, 5, 0.0), Decision::new(1, Reason::Limited { wish: 0, by }));
     }
 }
 
@@ -212,10 +148,7 @@ fn scaling_down_waits_for_the_highest_wish_of_the_window_to_pass() {
 fn limits_zero_and_errors_come_before_the_metric() {
     let mut hpa = hpa(2, 6, PERIOD);
     let mut order = |n, metric| hpa.sync(seconds(0), running(n), metric);
-    assert_eq!(
-        order(0, Some(average(500.0, 10.0))),
-        Decision::new(0, Reason::Disabled)
-    );
+    assert_eq!(order(0, Some(average(500.0, 10.0))), Decision::new(0, Reason::Disabled));
     assert_eq!(order(9, None), Decision::new(6, Reason::OutsideLimits));
     assert_eq!(order(1, None), Decision::new(2, Reason::OutsideLimits));
     let by = Limit::Max;

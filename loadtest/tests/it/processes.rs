@@ -46,10 +46,7 @@ async fn three_agents_and_a_gateway_give_the_exact_total_and_end_when_told() {
     }
 
     let first = first_answer(keda, &processes).await;
-    assert_eq!(
-        first.metric_value_float, 110.0,
-        "not a partial sum, not the stranger's: {first:?}"
-    );
+    assert_eq!(first.metric_value_float, 110.0, "not a partial sum, not the stranger's: {first:?}");
     for _ in 0..10 {
         let again = ask(keda).await.unwrap();
         assert_eq!(again, first, "the same over every connection");
@@ -60,12 +57,7 @@ async fn three_agents_and_a_gateway_give_the_exact_total_and_end_when_told() {
     processes.reverse();
     for process in &mut processes {
         let status = process.terminate().await;
-        assert!(
-            status.success(),
-            "{} ended with {status}:\n{}",
-            process.name,
-            process.log()
-        );
+        assert!(status.success(), "{} ended with {status}:\n{}", process.name, process.log());
     }
 }
 
@@ -79,18 +71,12 @@ fn binaries() -> PathBuf {
     if profile.ends_with("release") {
         cargo.arg("--release");
     }
-    assert!(
-        cargo.status().unwrap().success(),
-        "the binaries do not build"
-    );
+    assert!(cargo.status().unwrap().success(), "the binaries do not build");
     profile.to_owned()
 }
 
 fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 fn start_gateway(
@@ -146,11 +132,7 @@ async fn first_answer(keda: SocketAddr, processes: &[Process]) -> MetricValue {
             Err(refusal) => refusal,
         };
         let logs = || processes.iter().map(Process::log).collect::<String>();
-        assert!(
-            start.elapsed() < PATIENCE,
-            "no value, but {refusal:#}\n{}",
-            logs()
-        );
+        assert!(start.elapsed() < PATIENCE, "no value, but {refusal:#}\n{}", logs());
         sleep(Duration::from_millis(100)).await;
     }
 }
@@ -166,35 +148,20 @@ fn reference() -> ScaledObjectRef {
 /// One GetMetrics over a connection of its own.
 async fn ask(keda: SocketAddr) -> anyhow::Result<MetricValue> {
     let mut client = ExternalScalerClient::connect(format!("http://{keda}")).await?;
-    let specs = client
-        .get_metric_spec(reference())
-        .await?
-        .into_inner()
-        .metric_specs;
+    let specs = client.get_metric_spec(reference()).await?.into_inner().metric_specs;
     assert_eq!((specs.len(), specs[0].target_size_float), (1, 50.0));
     let request = GetMetricsRequest {
         scaled_object_ref: Some(reference()),
         metric_name: specs[0].metric_name.clone(),
     };
-    let values = client
-        .get_metrics(request)
-        .await?
-        .into_inner()
-        .metric_values;
+    let values = client.get_metrics(request).await?.into_inner().metric_values;
     assert_eq!(values.len(), 1, "the HPA adds up whatever it gets");
     Ok(values[0].clone())
 }
 
 async fn is_active(keda: SocketAddr) -> bool {
-    let mut client = ExternalScalerClient::connect(format!("http://{keda}"))
-        .await
-        .unwrap();
-    client
-        .is_active(reference())
-        .await
-        .unwrap()
-        .into_inner()
-        .result
+    let mut client = ExternalScalerClient::connect(format!("http://{keda}")).await.unwrap();
+    client.is_active(reference()).await.unwrap().into_inner().result
 }
 
 /// A child that does not outlive the test.
@@ -208,11 +175,7 @@ impl Process {
     fn start(name: &'static str, mut command: Command, folder: &TempDir) -> Self {
         let log = folder.path().join(format!("{name}.log"));
         let file = File::create(&log).unwrap();
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(file)
-            .spawn();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn();
         let child = child.unwrap();
         Self { name, child, log }
     }
@@ -225,24 +188,13 @@ impl Process {
     /// Sends SIGTERM and waits for the end.
     async fn terminate(&mut self) -> ExitStatus {
         let signal = format!("kill -TERM {}", self.child.id());
-        assert!(
-            Command::new("sh")
-                .args(["-c", &signal])
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(Command::new("sh").args(["-c", &signal]).status().unwrap().success());
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(
-                start.elapsed() < PATIENCE,
-                "{} does not end:\n{}",
-                self.name,
-                self.log()
-            );
+            assert!(start.elapsed() < PATIENCE, "{} does not end:\n{}", self.name, self.log());
             sleep(Duration::from_millis(50)).await;
         }
     }

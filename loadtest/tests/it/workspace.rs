@@ -6,9 +6,8 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 const SHIPPED: [&str; 4] = ["agent", "gateway", "proto", "shared"];
 
 /// What they are built on, named by them and not only by something they use.
-const FOUNDATIONS: &[&str] = &[
-    "dashmap", "hyper", "prost", "serde", "tokio", "tonic", "tower", "tracing",
-];
+const FOUNDATIONS: &[&str] =
+    &["dashmap", "hyper", "prost", "serde", "tokio", "tonic", "tower", "tracing"];
 
 /// What joins the foundations with the parts that are still to come.
 const STILL_TO_COME: &[&str] = &["kube", "nvml-wrapper"];
@@ -36,10 +35,7 @@ const ARROWS: [(&str, &[&str]); 5] = [
 
 fn metadata() -> Metadata {
     let mut command = MetadataCommand::new();
-    command
-        .cargo_path(env!("CARGO"))
-        .no_deps()
-        .other_options(["--offline".to_owned()]);
+    command.cargo_path(env!("CARGO")).no_deps().other_options(["--offline".to_owned()]);
     command.exec().unwrap()
 }
 
@@ -52,18 +48,12 @@ fn package<'a>(metadata: &'a Metadata, name: &str) -> &'a Package {
 fn shipped_crates_name_their_foundations_as_direct_dependencies() {
     let metadata = metadata();
     let is_direct = |wanted: &str| {
-        SHIPPED
-            .iter()
-            .flat_map(|name| &package(&metadata, name).dependencies)
-            .any(|dependency| {
-                dependency.name == wanted && dependency.kind == DependencyKind::Normal
-            })
+        SHIPPED.iter().flat_map(|name| &package(&metadata, name).dependencies).any(|dependency| {
+            dependency.name == wanted && dependency.kind == DependencyKind::Normal
+        })
     };
     for name in FOUNDATIONS {
-        assert!(
-            is_direct(name),
-            "{name} is no direct dependency of {SHIPPED:?}"
-        );
+        assert!(is_direct(name), "{name} is no direct dependency of {SHIPPED:?}");
     }
     for name in STILL_TO_COME {
         assert!(!is_direct(name), "{name} has come: move it to FOUNDATIONS");
@@ -73,10 +63,7 @@ fn shipped_crates_name_their_foundations_as_direct_dependencies() {
 #[test]
 fn the_top_level_has_its_fixed_entries() {
     let root = metadata().workspace_root;
-    let missing: Vec<_> = TOP_LEVEL
-        .iter()
-        .filter(|name| !root.join(name).exists())
-        .collect();
+    let missing: Vec<_> = TOP_LEVEL.iter().filter(|name| !root.join(name).exists()).collect();
     assert!(missing.is_empty(), "missing in {root}: {missing:?}");
 }
 
@@ -86,19 +73,13 @@ fn our_crates_use_each_other_only_along_the_arrows() {
     let names: Vec<&str> = ARROWS.iter().map(|(name, _)| *name).collect();
     for package in &metadata.packages {
         let name = package.name.as_str();
-        assert!(
-            names.contains(&name) || !SHIPPED.contains(&name),
-            "{name} has no arrows yet"
-        );
+        assert!(names.contains(&name) || !SHIPPED.contains(&name), "{name} has no arrows yet");
     }
     for (name, allowed) in ARROWS {
         for dependency in &package(&metadata, name).dependencies {
             let used = dependency.name.as_str();
             let is_ours = names.contains(&used);
-            assert!(
-                !is_ours || allowed.contains(&used),
-                "{name} must not use {used}"
-            );
+            assert!(!is_ours || allowed.contains(&used), "{name} must not use {used}");
         }
     }
 }

@@ -18,48 +18,33 @@ fn a_readings() -> impl Strategy<Value = Readings> {
         Just(Reading::Unsupported),
         "[a-z ]{1,20}".prop_map(|reason| Reading::Failed(reason.into())),
     ];
-    prop::collection::vec((0..Metric::ALL.len(), reading), 0..10).prop_map(|list| {
-        list.into_iter()
-            .map(|(n, reading)| (Metric::ALL[n], reading))
-            .collect()
-    })
+    prop::collection::vec((0..Metric::ALL.len(), reading), 0..10)
+        .prop_map(|list| list.into_iter().map(|(n, reading)| (Metric::ALL[n], reading)).collect())
 }
 
 fn a_holder() -> impl Strategy<Value = Holder> {
-    (
-        "[a-z]{1,8}",
-        "[a-z0-9-]{1,12}",
-        prop::option::of(0.0..=1.0),
-        any::<bool>(),
-    )
-        .prop_map(|(namespace, pod, share, estimated)| Holder {
+    ("[a-z]{1,8}", "[a-z0-9-]{1,12}", prop::option::of(0.0..=1.0), any::<bool>()).prop_map(
+        |(namespace, pod, share, estimated)| Holder {
             pod: PodKey::new(namespace, pod.as_str()),
             uid: estimated.then(|| format!("uid-{pod}").into()),
             container: "engine".into(),
             share,
             estimated,
             source: HolderSource::Replay,
-        })
+        },
+    )
 }
 
 fn a_device() -> impl Strategy<Value = (Device, Option<DeviceSample>)> {
     let sample = (a_readings(), 0..100_000_u64, prop::option::of(0.0..=100.0));
-    (
-        prop::collection::vec(a_holder(), 0..4),
-        prop::option::of(sample),
-        any::<bool>(),
-    )
-        .prop_map(|(holders, sample, sliced)| {
+    (prop::collection::vec(a_holder(), 0..4), prop::option::of(sample), any::<bool>()).prop_map(
+        |(holders, sample, sliced)| {
             let sample = sample.map(|(readings, age, held)| DeviceSample {
                 age: Duration::from_millis(age),
                 readings,
                 held: held
                     .filter(|_| !holders.is_empty())
-                    .map(|value| HeldReading {
-                        holder: 0,
-                        metric: Metric::GpuUtilization,
-                        value,
-                    })
+                    .map(|value| HeldReading { holder: 0, metric: Metric::GpuUtilization, value })
                     .into_iter()
                     .collect(),
             });
@@ -68,15 +53,13 @@ fn a_device() -> impl Strategy<Value = (Device, Option<DeviceSample>)> {
                 index: 0,
                 name: "NVIDIA H100 80GB HBM3".into(),
                 memory_total_mib: (!sliced).then_some(81_559.0),
-                mig: sliced.then(|| Mig {
-                    parent: "GPU-0".into(),
-                    profile: "3g.40gb".into(),
-                }),
+                mig: sliced.then(|| Mig { parent: "GPU-0".into(), profile: "3g.40gb".into() }),
                 holders,
                 reason: sliced.then(|| "kubelet does not answer".into()),
             };
             (device, sample)
-        })
+        },
+    )
 }
 
 proptest! {
@@ -116,11 +99,7 @@ proptest! {
 }
 
 fn device(uuid: &str) -> wire::Device {
-    wire::Device {
-        uuid: uuid.into(),
-        name: "H100".into(),
-        ..Default::default()
-    }
+    wire::Device { uuid: uuid.into(), name: "H100".into(), ..Default::default() }
 }
 
 #[test]
@@ -134,34 +113,17 @@ fn a_bad_element_refuses_itself_and_leaves_its_neighbours_in_place() {
     };
     let mut good = device("GPU-1");
     good.holders = vec![
-        wire::Holder {
-            share: Some(f64::NAN),
-            ..holder.clone()
-        },
-        wire::Holder {
-            pod: String::new(),
-            ..holder.clone()
-        },
+        wire::Holder { share: Some(f64::NAN), ..holder.clone() },
+        wire::Holder { pod: String::new(), ..holder.clone() },
         holder,
     ];
     let inventory = wire::Inventory {
         generation: 1,
-        devices: vec![
-            device("GPU-0"),
-            device("GPU-0"),
-            device(""),
-            good,
-            device(&"x".repeat(300)),
-        ],
+        devices: vec![device("GPU-0"), device("GPU-0"), device(""), good, device(&"x".repeat(300))],
         ..Default::default()
     };
     let (link, refusals) = Link::open(inventory).unwrap();
-    let uuids: Vec<_> = link
-        .inventory()
-        .devices
-        .iter()
-        .map(|d| d.uuid.as_str())
-        .collect();
+    let uuids: Vec<_> = link.inventory().devices.iter().map(|d| d.uuid.as_str()).collect();
     assert_eq!(uuids, ["GPU-0", "GPU-1"]);
     assert_eq!(refusals.len(), 5, "{refusals:?}");
 
@@ -170,11 +132,7 @@ fn a_bad_element_refuses_itself_and_leaves_its_neighbours_in_place() {
         device,
         metrics,
         values,
-        held: vec![wire::HeldReading {
-            holder: 2,
-            metric: gpu,
-            value: 25.0,
-        }],
+        held: vec![wire::HeldReading { holder: 2, metric: gpu, value: 25.0 }],
         ..Default::default()
     };
     let sample = wire::Sample {
@@ -189,24 +147,13 @@ fn a_bad_element_refuses_itself_and_leaves_its_neighbours_in_place() {
         ..Default::default()
     };
     let (sample, refusals) = link.sample(sample).unwrap();
-    let first = sample.devices[0]
-        .as_ref()
-        .unwrap()
-        .readings
-        .get(Metric::GpuUtilization);
+    let first = sample.devices[0].as_ref().unwrap().readings.get(Metric::GpuUtilization);
     assert!(matches!(first, Reading::Failed(_)), "{first:?}");
     let second = sample.devices[1].as_ref().unwrap();
-    assert_eq!(
-        second.readings.get(Metric::GpuUtilization),
-        Reading::Ok(50.0)
-    );
+    assert_eq!(second.readings.get(Metric::GpuUtilization), Reading::Ok(50.0));
     assert_eq!(
         second.held,
-        [HeldReading {
-            holder: 0,
-            metric: Metric::GpuUtilization,
-            value: 25.0
-        }]
+        [HeldReading { holder: 0, metric: Metric::GpuUtilization, value: 25.0 }]
     );
     assert_eq!(refusals.len(), 4, "{refusals:?}");
 }
@@ -218,48 +165,18 @@ fn what_breaks_the_protocol_is_refused_whole() {
         ..Default::default()
     };
     let error = Link::open(many).unwrap_err();
-    assert_eq!(
-        error,
-        Error::TooMany {
-            what: "devices",
-            count: 10_000,
-            max: MAX_DEVICES
-        }
-    );
+    assert_eq!(error, Error::TooMany { what: "devices", count: 10_000, max: MAX_DEVICES });
 
-    let (link, _) = Link::open(wire::Inventory {
-        generation: 3,
-        ..Default::default()
-    })
-    .unwrap();
-    let late = wire::Sample {
-        generation: 2,
-        ..Default::default()
-    };
-    assert_eq!(
-        link.sample(late).unwrap_err(),
-        Error::OtherInventory {
-            got: 2,
-            expected: 3
-        }
-    );
+    let (link, _) = Link::open(wire::Inventory { generation: 3, ..Default::default() }).unwrap();
+    let late = wire::Sample { generation: 2, ..Default::default() };
+    assert_eq!(link.sample(late).unwrap_err(), Error::OtherInventory { got: 2, expected: 3 });
 
-    let uneven = wire::DeviceSample {
-        metrics: vec![1, 2],
-        values: vec![1.0],
-        ..Default::default()
-    };
-    let inventory = wire::Inventory {
-        generation: 1,
-        devices: vec![device("GPU-0")],
-        ..Default::default()
-    };
+    let uneven =
+        wire::DeviceSample { metrics: vec![1, 2], values: vec![1.0], ..Default::default() };
+    let inventory =
+        wire::Inventory { generation: 1, devices: vec![device("GPU-0")], ..Default::default() };
     let (link, _) = Link::open(inventory).unwrap();
-    let message = wire::Sample {
-        generation: 1,
-        devices: vec![uneven],
-        ..Default::default()
-    };
+    let message = wire::Sample { generation: 1, devices: vec![uneven], ..Default::default() };
     let (sample, refusals) = link.sample(message).unwrap();
     assert_eq!(sample.devices, [None]);
     assert_eq!(refusals, ["sample of device 0: 2 metrics, but 1 values"]);

@@ -84,10 +84,7 @@ impl Follower {
 
     /// Looks whether the file is still the one that was read; if not, starts it again.
     pub(super) fn look(&mut self) -> io::Result<Option<&'static str>> {
-        let (there, read) = (
-            std::fs::metadata(&self.path)?,
-            self.reader.get_ref().metadata()?,
-        );
+        let (there, read) = (std::fs::metadata(&self.path)?, self.reader.get_ref().metadata()?);
         if (there.dev(), there.ino()) != (read.dev(), read.ino()) {
             *self = Self::open(&self.path)?;
             return Ok(Some("replaced"));
@@ -138,18 +135,12 @@ impl Follower {
         }
         loop {
             let room = (MAX_LINE + 1).saturating_sub(self.line.len()) as u64;
-            let read = (&mut self.reader)
-                .take(room)
-                .read_until(b'\n', &mut self.line)?;
+            let read = (&mut self.reader).take(room).read_until(b'\n', &mut self.line)?;
             self.position += read as u64;
             if self.line.ends_with(b"\n") {
                 let too_long = self.state == State::TooLong;
                 self.state = State::Done;
-                return Ok(if too_long {
-                    Piece::TooLong
-                } else {
-                    Piece::Line(&self.line)
-                });
+                return Ok(if too_long { Piece::TooLong } else { Piece::Line(&self.line) });
             }
             if self.line.len() > MAX_LINE {
                 self.state = State::TooLong;

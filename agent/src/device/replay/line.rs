@@ -48,11 +48,7 @@ pub fn parse(text: &[u8]) -> Result<Line, String> {
         reason: None,
     };
     unknown.extend(fields.left("a line", &["at_ms", "devices", "engines"]));
-    Ok(Line {
-        at_ms,
-        observation,
-        unknown,
-    })
+    Ok(Line { at_ms, observation, unknown })
 }
 
 fn not_json(error: &serde_json::Error) -> String {
@@ -72,9 +68,7 @@ fn devices(values: Vec<Value>, unknown: &mut Vec<String>) -> Result<Vec<Observed
         let device = device(index, value, unknown)?;
         if !seen.insert(device.uuid.clone()) {
             let uuid = device.uuid;
-            return Err(format!(
-                "device {uuid} is there twice; write each uuid once a line"
-            ));
+            return Err(format!("device {uuid} is there twice; write each uuid once a line"));
         }
         devices.push(device);
     }
@@ -95,10 +89,7 @@ fn device(index: u32, value: Value, unknown: &mut Vec<String>) -> Result<Observe
     let device = ObservedDevice {
         uuid: uuid.into(),
         index: fields.count("index")?.unwrap_or(index),
-        name: fields
-            .text("name")?
-            .unwrap_or_else(|| "unknown".into())
-            .into(),
+        name: fields.text("name")?.unwrap_or_else(|| "unknown".into()).into(),
         memory_total_mib,
         mig: mig(&mut fields)?,
         holders: holders(&mut fields, memory_total_mib, unknown)?,
@@ -107,17 +98,10 @@ fn device(index: u32, value: Value, unknown: &mut Vec<String>) -> Result<Observe
         readings,
     };
     fields.skip(&["unattributed"]);
-    let known: Vec<_> = [
-        "uuid",
-        "index",
-        "name",
-        "memory_total_mib",
-        "holders",
-        "mig",
-    ]
-    .into_iter()
-    .chain(metrics(Scope::Device).map(Metric::name))
-    .collect();
+    let known: Vec<_> = ["uuid", "index", "name", "memory_total_mib", "holders", "mig"]
+        .into_iter()
+        .chain(metrics(Scope::Device).map(Metric::name))
+        .collect();
     unknown.extend(fields.left("a device", &known));
     Ok(device)
 }
@@ -201,9 +185,7 @@ fn engines(values: Vec<Value>, unknown: &mut Vec<String>) -> Result<Vec<Observed
         let engine = engine(number, value, unknown)?;
         let pod = &engine.engine.pod;
         if !seen.insert(pod.clone()) {
-            return Err(format!(
-                "engine of {pod} is there twice; write each pod once a line"
-            ));
+            return Err(format!("engine of {pod} is there twice; write each pod once a line"));
         }
         engines.push(engine);
     }
@@ -241,11 +223,7 @@ fn engine(
     };
     let uid = fields.text("uid")?.map(Into::into);
     unknown.extend(fields.left("an engine", &["namespace", "pod", "uid", "metrics"]));
-    Ok(ObservedEngine {
-        engine: Engine { pod, uid },
-        age: Duration::ZERO,
-        readings,
-    })
+    Ok(ObservedEngine { engine: Engine { pod, uid }, age: Duration::ZERO, readings })
 }
 
 fn metrics(scope: Scope) -> impl Iterator<Item = Metric> {
@@ -261,11 +239,7 @@ fn readings(fields: &mut Fields, scope: Scope) -> Result<Vec<(Metric, Reading)>,
             Written::Null => Reading::Failed(NULL.into()),
             Written::Number(value) if metric.accepts(value) => Reading::Ok(value),
             Written::Number(value) => {
-                return Err(format!(
-                    "{}: {}",
-                    fields.place(),
-                    out_of_range(metric, value)
-                ));
+                return Err(format!("{}: {}", fields.place(), out_of_range(metric, value)));
             }
         };
         readings.push((metric, reading));

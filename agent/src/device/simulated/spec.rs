@@ -174,10 +174,7 @@ impl FromStr for Shape {
             }
             "file" if how.is_empty() => Err("shape file has no path; write file:PATH".into()),
             "file" => Ok(Self::File(how.into())),
-            _ => Err(format!(
-                "unknown shape {shape:?}; {}",
-                instead(shape, SHAPES)
-            )),
+            _ => Err(format!("unknown shape {shape:?}; {}", instead(shape, SHAPES))),
         }
     }
 }
@@ -219,11 +216,9 @@ fn number<T: FromStr>(
 
 fn percent(word: &str, example: &str) -> Result<f64, String> {
     let level: Option<f64> = word.parse().ok();
-    level
-        .filter(|level| (0.0..=100.0).contains(level))
-        .ok_or_else(|| {
-            format!("level {word:?} is not a number from 0 to 100; write for example {example}")
-        })
+    level.filter(|level| (0.0..=100.0).contains(level)).ok_or_else(|| {
+        format!("level {word:?} is not a number from 0 to 100; write for example {example}")
+    })
 }
 
 fn levels_and_time(how: &str, example: &str) -> Result<(f64, f64, Duration), String> {
@@ -232,17 +227,13 @@ fn levels_and_time(how: &str, example: &str) -> Result<(f64, f64, Duration), Str
     let (from, to) = levels.split_once('-').ok_or_else(form)?;
     let time = humantime::parse_duration(time).map_err(|_| form())?;
     if time.is_zero() {
-        return Err(format!(
-            "{how:?}: the time is zero; write for example {example}"
-        ));
+        return Err(format!("{how:?}: the time is zero; write for example {example}"));
     }
     Ok((percent(from, example)?, percent(to, example)?, time))
 }
 
 fn model(word: &str) -> Result<&'static Model, String> {
-    let known = MODELS
-        .iter()
-        .find(|model| model.word.eq_ignore_ascii_case(word));
+    let known = MODELS.iter().find(|model| model.word.eq_ignore_ascii_case(word));
     known.ok_or_else(|| {
         let words = MODELS.iter().map(|model| model.word);
         format!("unknown model {word:?}; {}", instead(word, words))

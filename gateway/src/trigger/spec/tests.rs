@@ -15,10 +15,7 @@ mod refusals;
 static PROFILES: LazyLock<Profiles> = LazyLock::new(Profiles::default);
 
 fn map(pairs: &[(&str, &str)]) -> HashMap<String, String> {
-    pairs
-        .iter()
-        .map(|&(key, value)| (key.to_owned(), value.to_owned()))
-        .collect()
+    pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 fn trigger(pairs: &[(&str, &str)]) -> Trigger {
@@ -50,14 +47,7 @@ fn refused_everywhere(pairs: &[(&str, &str)], message: &str) {
 #[track_caller]
 fn refused_but_specified(pairs: &[(&str, &str)], message: &str, name: &str, target: f64) {
     refused(pairs, message);
-    assert_eq!(
-        spec(pairs),
-        Ok(MetricSpec {
-            name: name.into(),
-            target
-        }),
-        "{pairs:?}"
-    );
+    assert_eq!(spec(pairs), Ok(MetricSpec { name: name.into(), target }), "{pairs:?}");
 }
 
 #[test]
@@ -69,25 +59,10 @@ fn nothing_but_kedas_own_keys_gives_the_defaults() {
         ("caCert", "…"),
     ]);
     assert_eq!(keda, trigger(&[]));
-    assert_eq!(
-        keda.parts,
-        [Part {
-            metric: Metric::GpuUtilization,
-            target: 80.0
-        }]
-    );
-    assert_eq!(
-        (keda.target, keda.composite, keda.activation_threshold),
-        (80.0, false, 0.0)
-    );
-    assert_eq!(
-        (keda.aggregation, keda.gpu_index),
-        (Aggregation::Total, None)
-    );
-    assert_eq!(
-        (keda.window, keda.window_function),
-        (Duration::ZERO, WindowFunction::Avg)
-    );
+    assert_eq!(keda.parts, [Part { metric: Metric::GpuUtilization, target: 80.0 }]);
+    assert_eq!((keda.target, keda.composite, keda.activation_threshold), (80.0, false, 0.0));
+    assert_eq!((keda.aggregation, keda.gpu_index), (Aggregation::Total, None));
+    assert_eq!((keda.window, keda.window_function), (Duration::ZERO, WindowFunction::Avg));
     assert_eq!(
         (keda.activation_window, keda.stale_after),
         (Duration::from_secs(60), Duration::from_secs(10))
@@ -182,50 +157,32 @@ fn a_composite_is_counted_in_percent_of_a_replica() {
     let both = trigger(&[("metricType", "vllm:num_requests_waiting:5, kv_cache_usage")]);
     assert_eq!((both.composite, both.target), (true, 100.0));
     let parts = [(Metric::RequestsWaiting, 5.0), (Metric::KvCacheUsage, 80.0)];
-    assert_eq!(
-        both.parts,
-        parts.map(|(metric, target)| Part { metric, target })
-    );
+    assert_eq!(both.parts, parts.map(|(metric, target)| Part { metric, target }));
 }
 
 #[test]
 fn every_published_aggregation_is_accepted() {
     for &aggregation in Aggregation::ALL {
-        assert_eq!(
-            trigger(&[("aggregation", aggregation.word())]).aggregation,
-            aggregation
-        );
+        assert_eq!(trigger(&[("aggregation", aggregation.word())]).aggregation, aggregation);
     }
 }
 
 #[test]
 fn a_profile_is_overridden_key_by_key() {
     let published = trigger(&[("profile", "batch")]);
-    assert_eq!(
-        (published.target, published.activation_threshold),
-        (70.0, 1.0)
-    );
+    assert_eq!((published.target, published.activation_threshold), (70.0, 1.0));
     let target = trigger(&[("profile", "batch"), ("targetValue", "60")]);
-    assert_eq!(
-        (target.parts[0].metric, target.target),
-        (Metric::MemoryUsedPercent, 60.0)
-    );
+    assert_eq!((target.parts[0].metric, target.target), (Metric::MemoryUsedPercent, 60.0));
     // Same unit: target and threshold stay.
     let percent = trigger(&[("profile", "batch"), ("metricType", "kv_cache_usage")]);
     assert_eq!((percent.target, percent.activation_threshold), (70.0, 1.0));
     // Another unit: neither means anything.
-    let watts = trigger(&[
-        ("profile", "batch"),
-        ("metricType", "power_draw"),
-        ("targetValue", "300"),
-    ]);
+    let watts =
+        trigger(&[("profile", "batch"), ("metricType", "power_draw"), ("targetValue", "300")]);
     assert_eq!((watts.target, watts.activation_threshold), (300.0, 0.0));
     let queue = [("profile", "batch"), ("metricType", "requests_waiting")];
     refused_everywhere(&queue, "targetValue is required for requests_waiting");
-    let percent = trigger(&[
-        ("profile", "vllm-queue-depth"),
-        ("metricType", "sm_activity"),
-    ]);
+    let percent = trigger(&[("profile", "vllm-queue-depth"), ("metricType", "sm_activity")]);
     assert_eq!((percent.target, percent.activation_threshold), (80.0, 0.0));
     let short = trigger(&[("profile", "vllm"), ("targetGpuUtilization", "70")]);
     assert_eq!((short.composite, short.target), (false, 70.0));
@@ -245,25 +202,13 @@ fn training_is_active_while_pods_exist_unless_a_threshold_is_given() {
 #[test]
 fn an_unknown_profile_leaves_the_spec_answerable_if_metric_and_target_are_explicit() {
     let unknown = r#"no profile "x-inference", nearest is tgi-inference"#;
-    let explicit = [
-        ("profile", "x-inference"),
-        ("metricType", "requests_waiting"),
-        ("targetValue", "5"),
-    ];
+    let explicit =
+        [("profile", "x-inference"), ("metricType", "requests_waiting"), ("targetValue", "5")];
     refused_but_specified(&explicit, unknown, "requests_waiting", 5.0);
     let short = [("profile", "x-inference"), ("targetGpuUtilization", "70")];
     refused_but_specified(&short, unknown, "gpu_utilization", 70.0);
-    refused_everywhere(
-        &[
-            ("profile", "x-inference"),
-            ("metricType", "requests_waiting"),
-        ],
-        unknown,
-    );
-    refused_everywhere(
-        &[("profile", "x-inference"), ("targetValue", "70")],
-        unknown,
-    );
+    refused_everywhere(&[("profile", "x-inference"), ("metricType", "requests_waiting")], unknown);
+    refused_everywhere(&[("profile", "x-inference"), ("targetValue", "70")], unknown);
     refused_everywhere(&[("profile", "")], "profile is empty");
 }
 
@@ -312,11 +257,8 @@ fn a_demand_source_outside_the_cluster_needs_its_origin_admitted() {
 fn engine_endpoints_name_engine_port_and_path() {
     let vllm = trigger(&[("vllmEndpoint", "http://vllm-svc:8000/metrics")]);
     assert_eq!(vllm.parts, trigger(&[]).parts);
-    let endpoint = EngineEndpoint {
-        engine: Engine::Vllm,
-        port: Some(8000),
-        path: "/metrics".to_owned(),
-    };
+    let endpoint =
+        EngineEndpoint { engine: Engine::Vllm, port: Some(8000), path: "/metrics".to_owned() };
     assert_eq!(vllm.engine_endpoint, Some(endpoint));
     let both = [("vllmEndpoint", "http://a"), ("tritonEndpoint", "http://b")];
     let message = "vllmEndpoint and tritonEndpoint name different engines, keep one";

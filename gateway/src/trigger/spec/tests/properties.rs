@@ -5,10 +5,7 @@ use super::*;
 /// Keys of ours and not, with values that are right, nearly right and wrong.
 fn metadata() -> impl Strategy<Value = HashMap<String, String>> {
     let ours: Vec<String> = KEYS.iter().map(|key| key.name.to_owned()).collect();
-    let env = ours
-        .iter()
-        .map(|key| format!("{key}FromEnv"))
-        .collect::<Vec<_>>();
+    let env = ours.iter().map(|key| format!("{key}FromEnv")).collect::<Vec<_>>();
     let key = prop_oneof![
         20 => prop::sample::select(ours),
         1 => prop::sample::select(env),

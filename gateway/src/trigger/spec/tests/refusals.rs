@@ -24,24 +24,12 @@ fn typing_mistakes_are_named_with_the_nearest_good_word() {
 // cases.md O13 (7)
 #[test]
 fn from_env_stands_for_the_key_without_it() {
-    assert_eq!(
-        trigger(&[("targetValueFromEnv", "70"), ("somethingFromEnv", "x")]).target,
-        70.0
-    );
-    assert_eq!(
-        trigger(&[("targetValueFromEnv", "70"), ("targetValue", " 70")]).target,
-        70.0
-    );
-    assert_eq!(
-        trigger(&[("FromEnv", "x"), ("scalerAddressFromEnv", "")]),
-        trigger(&[])
-    );
+    assert_eq!(trigger(&[("targetValueFromEnv", "70"), ("somethingFromEnv", "x")]).target, 70.0);
+    assert_eq!(trigger(&[("targetValueFromEnv", "70"), ("targetValue", " 70")]).target, 70.0);
+    assert_eq!(trigger(&[("FromEnv", "x"), ("scalerAddressFromEnv", "")]), trigger(&[]));
     let both = [("targetValueFromEnv", "70"), ("targetValue", "60")];
     refused_everywhere(&both, "targetValue and targetValueFromEnv differ, keep one");
-    refused_everywhere(
-        &[("targetValueFromEnv", "80%")],
-        r#"targetValueFromEnv "80%": write 80"#,
-    );
+    refused_everywhere(&[("targetValueFromEnv", "80%")], r#"targetValueFromEnv "80%": write 80"#);
 }
 
 // cases.md O14; peer.md rows of targetValue
@@ -111,12 +99,7 @@ fn other_numbers_from_hell_leave_the_spec_answerable() {
 #[test]
 fn every_problem_is_told_at_once_and_in_one_order() {
     refused(
-        &[
-            ("windw", "1"),
-            ("targetValue", "80%"),
-            ("aggregation", "mean"),
-            ("gpuIndex", "x"),
-        ],
+        &[("windw", "1"), ("targetValue", "80%"), ("aggregation", "mean"), ("gpuIndex", "x")],
         "aggregation \"mean\": not one of total max min avg sum p50 p90 p95 p99, nearest is avg; \
          gpuIndex \"x\": not a number; targetValue \"80%\": write 80; \
          unknown key \"windw\", nearest is window",
