@@ -35,8 +35,11 @@ const FORGET_AFTER: Duration = Duration::from_secs(600);
 /// What every node last said.
 pub struct Fleet {
     nodes: DashMap<NodeName, Arc<Node>>,
-    /// Where a pod was last said to be, for pods whose node the directory does not give.
+    /// Where a pod is said to be, or was while history reaches back; for pods whose node the
+    /// directory does not give.
     homes: DashMap<PodKey, Vec<NodeName>>,
+    /// Pods that a node speaks of no more but its history may.
+    left: Mutex<Vec<(PodKey, NodeName)>>,
     sessions: AtomicU64,
     opened: AtomicU64,
     topology: watch::Sender<u64>,
@@ -90,6 +93,7 @@ impl Default for Fleet {
         Self {
             nodes: DashMap::new(),
             homes: DashMap::new(),
+            left: Mutex::default(),
             sessions: AtomicU64::new(0),
             opened: AtomicU64::new(0),
             topology: watch::Sender::new(0),
@@ -133,7 +137,7 @@ impl Fleet {
         self.nodes.get(node)?.view.load_full()
     }
 
-    /// Where `pod` was last said to be; in order, usually one.
+    /// Where `pod` is said to be, or was within the history; in order, usually one.
     pub fn homes(&self, pod: &PodKey) -> Vec<NodeName> {
         self.homes.get(pod).map_or_else(Vec::new, |homes| homes.clone())
     }
@@ -214,6 +218,29 @@ impl Fleet {
         for node in gone {
             self.forget(&node);
         }
+        self.leave();
+    }
+
+    /// Takes pods out of the index once neither their former node nor its history speaks of them.
+    fn leave(&self) {
+        let mut left = std::mem::take(&mut *self.left.lock());
+        left.retain(|(pod, node)| {
+            let slot = self.nodes.get(node).map(|slot| slot.clone());
+            if slot.as_ref().is_some_and(|slot| slot.state.lock().remembers(pod)) {
+                return true;
+            }
+            if let Some(mut homes) = self.homes.get_mut(pod) {
+                // Looked at while the entry is locked: a node that speaks of the pod again has
+                // swapped its view before, or enters itself after.
+                let view = slot.and_then(|slot| slot.view.load_full());
+                homes.retain(|home| {
+                    home != node || view.as_ref().is_some_and(|view| view.holds(pod))
+                });
+            }
+            self.homes.remove_if(pod, |_, homes| homes.is_empty());
+            false
+        });
+        self.left.lock().append(&mut left);
     }
 
     fn forget(&self, node: &NodeName) {
@@ -228,15 +255,9 @@ impl Fleet {
 
     /// Brings the index of pods' nodes in line with a node's new view.
     fn rehome(&self, node: &NodeName, before: Option<&NodeView>, after: Option<&NodeView>) {
-        for pod in before.into_iter().flat_map(NodeView::pods) {
-            if after.is_some_and(|view| view.holds(pod)) {
-                continue;
-            }
-            if let Some(mut homes) = self.homes.get_mut(pod) {
-                homes.retain(|home| home != node);
-            }
-            self.homes.remove_if(pod, |_, homes| homes.is_empty());
-        }
+        let gone = before.into_iter().flat_map(NodeView::pods);
+        let gone = gone.filter(|pod| !after.is_some_and(|view| view.holds(pod)));
+        self.left.lock().extend(gone.map(|pod| (pod.clone(), node.clone())));
         for pod in after.into_iter().flat_map(NodeView::pods) {
             let mut homes = self.homes.entry(pod.clone()).or_default();
             if let Err(place) = homes.binary_search(node) {

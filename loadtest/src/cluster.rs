@@ -62,11 +62,11 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// A cluster whose first pods have been Ready for long.
-    pub fn new(plan: Plan, replicas: u32) -> Self {
+    /// A cluster whose first pods have been Ready for long, under `load`.
+    pub fn new(plan: Plan, replicas: u32, load: f64) -> Self {
         let mut cluster = Self { plan, pods: Vec::new(), created: 0, revision: 0 };
         cluster.scale(replicas, Timestamp::LONG_AGO);
-        cluster.tick(0.0, Timestamp::START);
+        cluster.tick(load, Timestamp::START);
         cluster
     }
 
@@ -113,6 +113,11 @@ impl Cluster {
     /// The node a pod runs on.
     pub fn node_of(&self, pod: &Pod) -> &NodeName {
         &self.plan.nodes[pod.slot % self.plan.nodes.len()]
+    }
+
+    /// How many pods run on `node`.
+    pub fn pods_on(&self, node: &NodeName) -> usize {
+        self.pods.iter().filter(|pod| self.node_of(pod) == node).count()
     }
 
     /// What the cluster is made of.
@@ -187,7 +192,7 @@ mod tests {
             model_load: Duration::from_secs(3),
             settle: Duration::from_secs(2),
         };
-        Cluster::new(plan, replicas)
+        Cluster::new(plan, replicas, 0.0)
     }
 
     fn seconds(seconds: i64) -> Timestamp {

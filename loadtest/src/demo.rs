@@ -27,7 +27,7 @@ const SCALING: Scaling = Scaling { target: 60.0, min: 1, max: 8 };
 pub async fn run(length: Duration, shutdown: CancellationToken) -> anyhow::Result<bool> {
     let load = Load { length, idle: 30.0, peak: 340.0 };
     let mut teller = Teller::new(io::stdout());
-    let stage = Stage::build(SCALING).await?;
+    let stage = Stage::build(SCALING, load.idle).await?;
     stage.warm_up().await?;
     teller.say(introduction(&stage, load)).context("nobody listens")?;
     let simulation = Simulation::new(stage, SCALING, load, |event| {
@@ -66,9 +66,8 @@ impl<W: Write> Teller<W> {
             Event::Scaled(replicas, why) => {
                 self.note(format!("KEDA sets {replicas} replicas: {why}"))
             }
-            Event::Killed(node) => self.note(format!(
-                "the agent of {node} is killed: its pods serve on, but nobody sees them"
-            )),
+            Event::Killed(node, pods) => self
+                .note(format!("the agent of {node} is killed: its {pods} pods serve on, unseen")),
             Event::Restarted(node) => self.note(format!("the agent of {node} is started again")),
             Event::Wrong(what) => self.note(format!("WRONG: {what}")),
         }
@@ -149,16 +148,18 @@ fn introduction(stage: &Stage, load: Load) -> String {
 A gateway and {nodes} agents run for real in this process, on loopback; the cluster, KEDA and the HPA
 around them are emulated. {length} s; Ctrl-C ends it.
 
-  the dashboard           {pages}/
-  why the value is so     {pages}{explain}
-  the gateway's metrics   {pages}/metrics
+  all of the gateway's pages   {pages}/
+  why the value is what it is  {pages}{explain}
 
 Deployment ai/vllm has a GPU per pod and {min} to {max} replicas, each wanted {target} % busy; a model loads for {load}.
 KEDA looks every {poll} (in a cluster: 30 s), the HPA every {sync} (15 s); it scales down by the highest
 wish of {window} (300 s). The floor is {min}, not 0: no GPU, no reading, so nothing would wake it. That takes a
 demand source, which this version does not have yet.
 
-{HEADING}      (● ready, ○ loading)",
+A line is a look of the HPA: the gateway's value, what it would be with every replica at its target, and
+what follows. ● is a pod that serves, ○ one whose model still loads.
+
+{HEADING}",
         nodes = NODES.len(),
         explain = explain::path(&stage.key),
         load = seconds(pace::MODEL_LOAD),
@@ -187,7 +188,7 @@ Summary
   peak load    {peak:.0} % of a GPU, at {target} % a replica: {needed} replicas ({peak:.0} / {target} = {parts:.2})
   replicas     {path}; reached {reached}, overshoot {overshoot}
   lost agent   {lost}
-  floor        {floor} s at {min}
+  floor        {floor} s at {min} replica
   answers      {answers} given, {errors} refused, {wrong} wrong
 ",
         parts = peak / target,
@@ -217,5 +218,66 @@ fn lost_agent(report: &Report) -> String {
         (false, _) => "none was lost".into(),
         (true, 0) => format!("away for {}; the replicas did not move", seconds(pace::AGENT_AWAY)),
         (true, moves) => format!("the replicas moved {moves} times"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::caller::Observation;
+    use crate::hpa::{Decision, Reason};
+    use crate::load::Phase;
+    use crate::story::Fact;
+
+    fn look(answer: Result<f64, &str>, desired: u32, reason: Reason) -> Sync {
+        let at = Duration::from_secs(68);
+        let (phase, load, replicas, ready) = (Phase::Peak, 340.0, 4, 3);
+        let seen = |value| Observation { target: 60.0, value: Some(value), active: true };
+        Sync {
+            fact: Fact { at, phase, load, replicas, ready },
+            answer: answer.map(seen).map_err(str::to_owned),
+            decision: Decision { desired, reason },
+            reason: None,
+        }
+    }
+
+    #[test]
+    fn a_look_is_one_line_under_its_heading() {
+        let reason = Reason::Metric { wish: 6, ratio: 340.0 / 240.0 };
+        let grows = line(&look(Ok(340.0), 6, reason));
+        let refused = line(&look(Err("not ready"), 4, Reason::MetricError));
+        assert_eq!(
+            [HEADING, &grows, &refused],
+            [
+                "  time   load   pods       value  at target   replicas  why",
+                "  1:08  340 %   ●●●○       340.0  4 × 60      4 → 6     1.42 × target, asks for 6",
+                "  1:08  340 %   ●●●○     refused              4         no value, so nothing moves: not ready",
+            ]
+        );
+    }
+
+    #[test]
+    fn only_a_whole_story_that_went_well_is_good() {
+        let good = Report {
+            peak: 340.0,
+            needed: 6,
+            reached: 6,
+            path: vec![1, 4, 6, 1],
+            agent_returned: true,
+            answers: 90,
+            at_floor: Duration::from_secs(5),
+            ..Report::default()
+        };
+        let (text, is_good) = summary(&good, false);
+        assert!(is_good && text.contains("1 → 4 → 6 → 1; reached 6, overshoot none"), "{text}");
+        let overshot = Report { path: vec![1, 4, 8, 1], shaken: 1, ..good.clone() };
+        let (text, is_good) = summary(&overshot, false);
+        assert!(!is_good && text.contains("overshoot 2 replicas"), "{text}");
+        assert!(text.contains("a lost agent moved the replicas"), "{text}");
+
+        let unfinished = Report { path: vec![1, 2], reached: 1, ..good };
+        assert!(summary(&unfinished, true).1, "stopping early is not a fault");
+        let wrong = Report { wrong: vec!["value 0".into()], ..unfinished };
+        assert!(!summary(&wrong, true).1, "a wrong answer is");
     }
 }

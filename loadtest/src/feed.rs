@@ -157,18 +157,18 @@ fn replay_line(namespace: &str, cluster: &Cluster, node: usize) -> Value {
             "index": gpu,
             "name": "NVIDIA H100 80GB HBM3",
             "memory_total_mib": MEMORY_TOTAL_MIB,
-            "gpu_utilization": tenths(utilization),
+            "gpu_utilization": hundredths(utilization),
             "memory_used_mib": pod.map_or(0.0, |pod| pod.memory_mib.round()),
-            "temperature": tenths(32.0 + 0.4 * utilization),
-            "power_draw": tenths(70.0 + 5.5 * utilization),
+            "temperature": hundredths(32.0 + 0.4 * utilization),
+            "power_draw": hundredths(70.0 + 5.5 * utilization),
             "holders": Vec::from_iter(holders),
         })
     });
     json!({"at_ms": 0, "devices": Vec::from_iter(devices)})
 }
 
-fn tenths(value: f64) -> f64 {
-    (value * 10.0).round() / 10.0
+fn hundredths(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
 }
 
 #[cfg(test)]
@@ -196,7 +196,7 @@ mod tests {
         };
         let second = |second: i64| Timestamp::from_millis(second * 1_000);
         let folder = tempfile::tempdir().unwrap();
-        let mut cluster = Cluster::new(plan, 1);
+        let mut cluster = Cluster::new(plan, 1, 0.0);
         let mut feed = Feed::create(folder.path(), scaled_object, &cluster, second(0)).unwrap();
         cluster.scale(2, second(1));
         cluster.tick(60.0, second(2));

@@ -98,6 +98,8 @@ pub enum Reason {
     },
     /// The metric decided.
     Metric {
+        /// What the metric asks for.
+        wish: u32,
         /// Value by what the replicas would have at target.
         ratio: f64,
     },
@@ -105,6 +107,8 @@ pub enum Reason {
     Stabilized {
         /// What the metric asks for now.
         wish: u32,
+        /// The most it asked for lately.
+        highest: u32,
     },
     /// A limit decided.
     Limited {
@@ -130,12 +134,14 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disabled => write!(f, "asleep at 0 replicas"),
-            Self::MetricError => write!(f, "no value: replicas stay"),
-            Self::OutsideLimits => write!(f, "outside min to max"),
-            Self::WithinTolerance { ratio } => write!(f, "{ratio:.2} × target: close enough"),
-            Self::Metric { ratio } => write!(f, "{ratio:.2} × target"),
-            Self::Stabilized { wish } => write!(f, "wants {wish}, waits for older wishes to pass"),
-            Self::Limited { wish, by } => write!(f, "wants {wish}, {by}"),
+            Self::MetricError => write!(f, "no value, so nothing moves"),
+            Self::OutsideLimits => write!(f, "outside minimum and maximum"),
+            Self::WithinTolerance { ratio } => write!(f, "{ratio:.2} × target, close enough"),
+            Self::Metric { wish, ratio } => write!(f, "{ratio:.2} × target, asks for {wish}"),
+            Self::Stabilized { wish, highest } => {
+                write!(f, "asks for {wish} now, but for {highest} a moment ago")
+            }
+            Self::Limited { wish, by } => write!(f, "asks for {wish}, but {by}"),
         }
     }
 }
@@ -143,9 +149,9 @@ impl fmt::Display for Reason {
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Rate => "but no more at once",
-            Self::Min => "but the minimum holds",
-            Self::Max => "but the maximum holds",
+            Self::Rate => "it may not grow faster",
+            Self::Min => "the minimum holds",
+            Self::Max => "the maximum holds",
         })
     }
 }
@@ -203,7 +209,7 @@ impl Hpa {
     pub fn sync(&mut self, now: Timestamp, scale: Scale, metric: Option<Metric>) -> Decision {
         let decision = self.decide(now, scale, metric);
         let change = i64::from(decision.desired) - i64::from(scale.spec);
-        if change != 0 {
+        if change != 0 && self.settings.behavior != Behavior::Unset {
             self.changes.push_back((now, change));
         }
         decision
@@ -228,9 +234,9 @@ impl Hpa {
         let (desired, limit) = self.limit(now, scale.spec, stable);
         let reason = match limit {
             Some(by) => Reason::Limited { wish, by },
-            None if stable != wish => Reason::Stabilized { wish },
+            None if stable != wish => Reason::Stabilized { wish, highest: self.highest_wish() },
             None if is_close(ratio, self.settings.tolerance) => Reason::WithinTolerance { ratio },
-            None => Reason::Metric { ratio },
+            None => Reason::Metric { wish, ratio },
         };
         Decision::new(desired, reason)
     }
@@ -240,11 +246,16 @@ impl Hpa {
         let window = self.settings.stabilization;
         self.wishes.retain(|(at, _)| now.since(*at) < window);
         self.wishes.push_back((now, wish));
-        let highest = self.wishes.iter().fold(wish, |most, (_, wish)| most.max(*wish));
+        let highest = self.highest_wish();
         match self.settings.behavior {
             Behavior::Unset => highest,
             Behavior::Default { .. } => current.clamp(wish, highest),
         }
+    }
+
+    fn highest_wish(&self) -> u32 {
+        let wishes = self.wishes.iter().map(|(_, wish)| *wish);
+        wishes.max().unwrap_or(0)
     }
 
     fn limit(&mut self, now: Timestamp, current: u32, stable: u32) -> (u32, Option<Limit>) {

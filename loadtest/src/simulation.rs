@@ -32,8 +32,8 @@ pub enum Event {
     Synced(Sync),
     /// KEDA has set the replicas.
     Scaled(u32, Why),
-    /// The agent of a node is gone.
-    Killed(NodeName),
+    /// The agent of a node is gone, and so many pods are out of sight.
+    Killed(NodeName, usize),
     /// It runs again.
     Restarted(NodeName),
     /// An answer would mislead the HPA.
@@ -157,7 +157,8 @@ impl<Tell: FnMut(Event)> Simulation<Tell> {
                 agent.stop().await?;
                 self.story.agent_killed();
                 self.victim = Victim::Away { since: fact.at };
-                (self.tell)(Event::Killed(agent.node().clone()));
+                let unseen = self.stage.cluster.pods_on(agent.node());
+                (self.tell)(Event::Killed(agent.node().clone(), unseen));
             }
             Victim::Away { since } if fact.at >= since + pace::AGENT_AWAY => {
                 agent.start()?;

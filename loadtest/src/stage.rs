@@ -56,14 +56,14 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Writes the files, starts gateway and agents.
+    /// Writes the files, starts gateway and agents; the first pods are under `load`.
     ///
     /// # Errors
     /// When one of them cannot be started.
-    pub async fn build(scaling: Scaling) -> anyhow::Result<Self> {
+    pub async fn build(scaling: Scaling, load: f64) -> anyhow::Result<Self> {
         let clock = Clock::start();
         let folder = tempfile::tempdir().context("a temporary folder")?;
-        let cluster = Cluster::new(plan(scaling.max), scaling.min);
+        let cluster = Cluster::new(plan(scaling.max), scaling.min, load);
         let scaled_object = scaled_object(scaling);
         let key = scaled_object.key.clone();
         let reference = reference(&scaled_object);

@@ -129,6 +129,11 @@ impl NodeState {
         self.history.range(start..).cloned().collect()
     }
 
+    /// Whether its history speaks of `pod`.
+    pub fn remembers(&self, pod: &PodKey) -> bool {
+        self.history.iter().any(|view| view.holds(pod))
+    }
+
     /// Keeps `keep` of history from now on.
     pub fn keep(&mut self, keep: Duration, now: Timestamp) {
         self.keep = keep;

@@ -135,7 +135,10 @@ fn scaling_down_waits_for_the_highest_wish_of_the_window_to_pass() {
             hpa.sync(seconds(at), running(n), metric)
         };
         assert_eq!(order(0, 4, 80.0).desired, 8);
-        assert_eq!(order(15, 8, 20.0), Decision::new(8, Reason::Stabilized { wish: 2 }));
+        assert_eq!(
+            order(15, 8, 20.0),
+            Decision::new(8, Reason::Stabilized { wish: 2, highest: 8 })
+        );
         assert_eq!(order(30, 8, 50.0).desired, 8);
         assert_eq!(order(45, 8, -1.0), Decision::new(8, Reason::MetricError));
         assert_eq!(order(300, 8, 0.0).desired, 5, "8 is 300 s old, 5 is not");

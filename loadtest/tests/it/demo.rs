@@ -12,7 +12,7 @@ async fn replicas_follow_the_load_without_overshoot_and_a_lost_agent_does_not_sh
     let scaling = Scaling { target: 60.0, min: 1, max: 8 };
     let load = Load { length: Duration::from_secs(45), idle: 30.0, peak: 230.0 };
     let mut told = Vec::new();
-    let stage = Stage::build(scaling).await.unwrap();
+    let stage = Stage::build(scaling, load.idle).await.unwrap();
     stage.warm_up().await.unwrap();
     let simulation = Simulation::new(stage, scaling, load, |event| told.push(event));
     let report = simulation.run(&CancellationToken::new()).await.unwrap();
@@ -28,7 +28,7 @@ async fn replicas_follow_the_load_without_overshoot_and_a_lost_agent_does_not_sh
     assert_eq!(report.shaken, 0, "{seen}");
 
     let place = |wanted: fn(&Event) -> bool| told.iter().position(wanted);
-    let killed = place(|event| matches!(event, Event::Killed(_)));
+    let killed = place(|event| matches!(event, Event::Killed(..)));
     let restarted = place(|event| matches!(event, Event::Restarted(_)));
     assert!(killed.is_some() && killed < restarted, "{seen}");
     let is_scaled_by_keda = |event: &Event| matches!(event, Event::Scaled(..));
