@@ -12,7 +12,7 @@ pub mod past;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -44,8 +44,6 @@ pub struct Answers {
     clock: Clock,
     warm: AtomicBool,
     asked: DashMap<ScaledObjectKey, Vec<Asked>>,
-    /// The longest look back that was asked for, in milliseconds.
-    look_back: AtomicU64,
 }
 
 /// A trigger that was asked about.
@@ -57,6 +55,8 @@ pub struct Asked {
     pub last: Timestamp,
     /// Since when it has been seen active without a break; `None` while it is not.
     pub active_since: Option<Timestamp>,
+    /// How far it looks back.
+    pub look_back: Duration,
 }
 
 /// What a call is about.
@@ -150,7 +150,6 @@ impl Answers {
             clock,
             warm: AtomicBool::new(false),
             asked: DashMap::new(),
-            look_back: AtomicU64::new(0),
         }
     }
 
@@ -259,10 +258,7 @@ impl Answers {
     }
 
     fn remember(&self, question: Question<'_>, assessment: &Assessment, active: Option<bool>) {
-        let (trigger, now) = (&assessment.trigger, assessment.now);
-        let look_back = trigger.window.max(trigger.activation_window) + trigger.stale_after;
-        let millis = u64::try_from(look_back.as_millis()).unwrap_or(u64::MAX);
-        self.look_back.fetch_max(millis, Ordering::Relaxed);
+        let now = assessment.now;
         let mut asked = self.asked.entry(assessment.object.key.clone()).or_default();
         let known = asked.iter().position(|asked| asked.metadata == *question.metadata);
         let at = known.unwrap_or_else(|| {
@@ -270,7 +266,8 @@ impl Answers {
                 asked.remove(0);
             }
             let metadata = question.metadata.clone();
-            asked.push(Asked { metadata, last: now, active_since: None });
+            let look_back = assessment.trigger.look_back();
+            asked.push(Asked { metadata, last: now, active_since: None, look_back });
             asked.len() - 1
         });
         let entry = &mut asked[at];
@@ -312,10 +309,21 @@ impl Answers {
             .is_some_and(|workload| workload.replicas == 0 && workload.status_replicas == 0)
     }
 
-    /// How long the past of `pod` is needed.
+    /// How long the past of `pod` is needed, by triggers declared or asked about.
     pub fn look_back(&self, pod: &PodKey) -> Option<Duration> {
-        let declared = self.directory.snapshot()?.look_back(pod)?;
-        Some(declared.max(Duration::from_millis(self.look_back.load(Ordering::Relaxed))))
+        let snapshot = self.directory.snapshot()?;
+        let scaled = snapshot.scaled(pod)?;
+        let asked = scaled.by.iter().flat_map(|object| self.asked(object));
+        asked.map(|asked| asked.look_back).chain([scaled.look_back]).max()
+    }
+
+    /// Forgets triggers that nobody asks about any more.
+    pub fn tidy(&self) {
+        let now = self.clock.now();
+        self.asked.retain(|_, asked| {
+            asked.retain(|asked| now.since(asked.last) < REMEMBER);
+            !asked.is_empty()
+        });
     }
 
     /// Whether this replica answers for everything it is asked about.

@@ -224,6 +224,7 @@ async fn tidy(fleet: Arc<Fleet>, answers: Arc<Answers>, clock: Clock, shutdown: 
     let mut tick = tokio::time::interval(TIDY_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(tick.tick()).await.is_some() {
+        answers.tidy();
         fleet.tidy(|pod| answers.look_back(pod), clock.now());
     }
 }

@@ -19,6 +19,7 @@ use shared::time::Timestamp;
 use tokio::sync::watch;
 
 use crate::trigger::observed::TargetType;
+use crate::trigger::spec::is_for_keda;
 
 /// The longest a trigger may look back; pods that are gone are remembered for this long.
 pub const MAX_LOOK_BACK: Duration = Duration::from_secs(3_600);
@@ -40,8 +41,17 @@ pub struct Snapshot {
     /// Namespace → name → ScaledObject or ScaledJob with a trigger of ours.
     objects: HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<ScaledObject>>>,
     workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
-    /// Pods of workloads that a ScaledObject scales → how long their past is needed.
-    scaled_pods: HashMap<PodKey, Duration>,
+    /// Pods of workloads that are scaled → by what, and how long their past is needed for it.
+    scaled_pods: HashMap<PodKey, Scaled>,
+}
+
+/// What scales a pod.
+#[derive(Debug, Default)]
+pub struct Scaled {
+    /// How far the declared triggers look back.
+    pub look_back: Duration,
+    /// The ScaledObjects; usually one.
+    pub by: Vec<ScaledObjectKey>,
 }
 
 /// Whether replicas or jobs are scaled.
@@ -258,8 +268,9 @@ impl Snapshot {
             if let Some(workload) = &object.workload {
                 let gone = workload.gone.iter().map(|gone| &gone.pod);
                 for pod in workload.pods.iter().chain(gone) {
-                    let keep = snapshot.scaled_pods.entry(pod.key.clone()).or_default();
-                    *keep = look_back.max(*keep);
+                    let scaled = snapshot.scaled_pods.entry(pod.key.clone()).or_default();
+                    scaled.look_back = look_back.max(scaled.look_back);
+                    scaled.by.push(object.key.clone());
                 }
             }
             let (namespace, name) = (object.key.namespace.clone(), object.key.name.clone());
@@ -300,26 +311,22 @@ impl Snapshot {
         self.workloads.get(key)
     }
 
-    /// How long the past of `pod` is needed; `None` for pods that nothing here scales.
-    pub fn look_back(&self, pod: &PodKey) -> Option<Duration> {
-        self.scaled_pods.get(pod).copied()
+    /// What scales `pod`; `None` if nothing here does.
+    pub fn scaled(&self, pod: &PodKey) -> Option<&Scaled> {
+        self.scaled_pods.get(pod)
     }
 }
 
 impl ScaledObject {
-    /// The trigger with that metadata, if the source lists triggers. KEDA replaces or drops the
-    /// values of `…FromEnv` keys, so these are not compared.
+    /// The trigger with that metadata, if the source lists triggers. Keys that KEDA reads itself,
+    /// and `…FromEnv` keys, whose values it replaces or drops, are not compared.
     pub fn trigger_of(&self, metadata: &HashMap<String, String>) -> Option<&DeclaredTrigger> {
-        let compared = |map: &HashMap<String, String>| {
-            map.keys().filter(|key| !key.ends_with("FromEnv")).count()
-        };
+        let ours =
+            |map: &HashMap<String, String>| map.keys().filter(|key| !is_for_keda(key)).count();
         self.triggers.iter().find(|trigger| {
-            compared(&trigger.metadata) == compared(metadata)
-                && trigger
-                    .metadata
-                    .iter()
-                    .filter(|(key, _)| !key.ends_with("FromEnv"))
-                    .all(|(key, value)| metadata.get(key) == Some(value))
+            let mut declared = trigger.metadata.iter().filter(|(key, _)| !is_for_keda(key));
+            ours(&trigger.metadata) == ours(metadata)
+                && declared.all(|(key, value)| metadata.get(key) == Some(value))
         })
     }
 }

@@ -225,6 +225,6 @@ fn metric(answer: &Observation) -> Option<Metric> {
 
 fn every(period: Duration) -> Interval {
     let mut interval = tokio::time::interval(period);
-    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     interval
 }

@@ -25,8 +25,8 @@ use crate::trigger::spec;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Bytes a directory file may have.
 const MAX_BYTES: u64 = 64 << 20;
-/// How long triggers that are not listed may look back.
-const DEFAULT_LOOK_BACK: Duration = Duration::from_secs(60);
+/// How long triggers that are not listed look back, unless asked for more.
+const DEFAULT_LOOK_BACK: Duration = Duration::from_secs(70);
 
 /// Why a directory file was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -267,9 +267,7 @@ impl FileDirectory {
 /// How long the triggers of `object` look back.
 fn look_back(object: &ScaledObject, profiles: &Profiles) -> Duration {
     let triggers = object.triggers.iter().filter_map(|t| spec::parse(&t.metadata, profiles).ok());
-    let longest =
-        triggers.map(|trigger| trigger.window.max(trigger.activation_window) + trigger.stale_after);
-    longest.max().unwrap_or_default().max(DEFAULT_LOOK_BACK)
+    triggers.map(|trigger| trigger.look_back()).max().unwrap_or_default().max(DEFAULT_LOOK_BACK)
 }
 
 fn read(path: &Path) -> Result<String, Error> {

@@ -305,7 +305,7 @@ pub(super) fn read<'a>(
 }
 
 /// Whether KEDA reads that key of a trigger itself.
-pub(super) fn is_for_keda(name: &str) -> bool {
+pub fn is_for_keda(name: &str) -> bool {
     KEDA_KEYS.contains(&name) || name.ends_with("FromEnv")
 }
 

@@ -17,7 +17,7 @@ use super::word::{nearest, quoted};
 
 pub use super::endpoint::{DemandEndpoint, Engine, EngineEndpoint};
 pub use super::measure::Part;
-pub use super::metadata::{Absent, Aggregation, Error, KEYS, Key, WindowFunction};
+pub use super::metadata::{Absent, Aggregation, Error, KEYS, Key, WindowFunction, is_for_keda};
 
 /// One trigger of a ScaledObject: what to measure, against which target, and when it is activity.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +59,13 @@ pub struct Trigger {
     pub engine_endpoint: Option<EngineEndpoint>,
     /// The profile it is based on.
     pub profile: Option<Arc<str>>,
+}
+
+impl Trigger {
+    /// How far back its answers depend on readings.
+    pub fn look_back(&self) -> Duration {
+        self.window.max(self.activation_window) + self.stale_after
+    }
 }
 
 /// Where demand is seen while no pod is ready, and how it is read.

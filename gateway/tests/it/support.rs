@@ -92,9 +92,7 @@ pub(crate) struct TestGateway {
 impl TestGateway {
     /// A gateway that has just started, with `directory` as its directory.
     pub(crate) async fn start(directory: &str) -> Self {
-        Self::try_start(directory)
-            .await
-            .expect("the gateway starts")
+        Self::try_start(directory).await.expect("the gateway starts")
     }
 
     pub(crate) async fn try_start(directory: &str) -> anyhow::Result<Self> {
@@ -105,14 +103,7 @@ impl TestGateway {
         let (keda, agents, http) = (app.keda_addr(), app.agent_addr(), app.http_addr());
         let shutdown = CancellationToken::new();
         let run = tokio::spawn(app.run(shutdown.clone()));
-        Ok(Self {
-            folder,
-            keda,
-            agents,
-            http,
-            shutdown,
-            run: Some(run),
-        })
+        Ok(Self { folder, keda, agents, http, shutdown, run: Some(run) })
     }
 
     /// Where its directory is.
@@ -165,9 +156,7 @@ impl TestGateway {
 
     /// The explanation of `object`'s only trigger.
     pub(crate) async fn explain(&self, object: &str) -> serde_json::Value {
-        let explanation = self
-            .json(&format!("/api/v1/scaledobjects/{object}/explain"))
-            .await;
+        let explanation = self.json(&format!("/api/v1/scaledobjects/{object}/explain")).await;
         let triggers = explanation["triggers"].as_array().expect("triggers");
         assert_eq!(triggers.len(), 1, "{explanation}");
         triggers[0].clone()
@@ -182,9 +171,7 @@ impl TestGateway {
             let (name, rest) = series.split_once('{').unwrap_or((series, ""));
             (name == metric && rest.contains(labels)).then_some(value)
         });
-        series
-            .map(|value| value.parse::<f64>().expect("a number"))
-            .sum()
+        series.map(|value| value.parse::<f64>().expect("a number")).sum()
     }
 
     /// Streams and elements refused so far.
@@ -214,9 +201,7 @@ impl Drop for TestGateway {
 pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let uri: Uri = format!("http://{address}{path}").parse().expect("a URI");
-    let request = Request::get(uri)
-        .body(Empty::new())
-        .expect("a request without a body");
+    let request = Request::get(uri).body(Empty::new()).expect("a request without a body");
     let answer = soon(path, client.request(request)).await;
     let answer = answer.expect("the HTTP port answers");
     let status = answer.status().as_u16();
@@ -236,10 +221,7 @@ impl Keda {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
         let channel = soon("KEDA connects", endpoint(address).connect()).await;
         let channel = channel.expect("KEDA can connect");
-        Self {
-            client: ExternalScalerClient::new(channel.clone()),
-            channel,
-        }
+        Self { client: ExternalScalerClient::new(channel.clone()), channel }
     }
 
     /// One trigger of `object` (`namespace/name`), with `scalerAddress` added as KEDA does.
@@ -319,22 +301,18 @@ impl Trigger {
 
     /// Waits until the value is `expected`.
     pub(crate) async fn becomes(&self, expected: f64) {
-        eventually(&format!("the value is {expected}"), async || {
-            match self.value().await {
-                Ok(value) if value == expected => Ok(()),
-                other => Err(other),
-            }
+        eventually(&format!("the value is {expected}"), async || match self.value().await {
+            Ok(value) if value == expected => Ok(()),
+            other => Err(other),
         })
         .await;
     }
 
     /// Waits until GetMetrics fails with `code`, and returns the message.
     pub(crate) async fn fails(&self, code: Code) -> String {
-        eventually(&format!("the value is {code:?}"), async || {
-            match self.value().await {
-                Err(status) if status.code() == code => Ok(status.message().to_owned()),
-                other => Err(other),
-            }
+        eventually(&format!("the value is {code:?}"), async || match self.value().await {
+            Err(status) if status.code() == code => Ok(status.message().to_owned()),
+            other => Err(other),
         })
         .await
     }
@@ -342,7 +320,9 @@ impl Trigger {
     /// Checks that GetMetrics, IsActive and StreamIsActive all refuse with INVALID_ARGUMENT and
     /// all of `words`.
     pub(crate) async fn is_refused(&self, words: &[&str]) {
-        refused(self.metric("any").await, Code::InvalidArgument, words);
+        let spec = self.spec().await;
+        let name = spec.map_or_else(|_| "gpu_utilization".into(), |spec| spec.metric_name);
+        refused(self.metric(&name).await, Code::InvalidArgument, words);
         refused(self.is_active().await, Code::InvalidArgument, words);
         self.stream_is_refused(words).await;
     }
@@ -451,8 +431,7 @@ pub(crate) fn gpu(uuid: &str, pod: &str, utilization: f64) -> Gpu {
         },
         readings: BTreeMap::new(),
     };
-    free.held_by(pod, 1.0)
-        .reads(Metric::GpuUtilization, utilization)
+    free.held_by(pod, 1.0).reads(Metric::GpuUtilization, utilization)
 }
 
 /// The pod `namespace/name`.
@@ -553,16 +532,11 @@ impl Node {
                 held: Vec::new(),
             })
         });
-        let engines = self.engines.values().map(|engine| {
-            Some(EngineSample {
-                age: Duration::ZERO,
-                readings: readings(engine),
-            })
-        });
-        Sample {
-            devices: devices.collect(),
-            engines: engines.collect(),
-        }
+        let engines = self
+            .engines
+            .values()
+            .map(|engine| Some(EngineSample { age: Duration::ZERO, readings: readings(engine) }));
+        Sample { devices: devices.collect(), engines: engines.collect() }
     }
 
     pub(crate) fn hello(&self) -> Body {
@@ -601,12 +575,7 @@ impl TestAgent {
         let changed = Arc::new(Notify::new());
         let leave = CancellationToken::new();
         let task = tokio::spawn(push(uplink, node.clone(), changed.clone(), leave.clone()));
-        Self {
-            node,
-            changed,
-            leave,
-            task,
-        }
+        Self { node, changed, leave, task }
     }
 
     /// Changes what the node has or reads; it is pushed at once.
@@ -631,9 +600,7 @@ impl TestAgent {
 
     /// Waits until the gateway ends the stream, and tells how.
     pub(crate) async fn ended(self) -> Result<(), Status> {
-        soon("the agent's stream ends", self.task)
-            .await
-            .expect("the agent does not panic")
+        soon("the agent's stream ends", self.task).await.expect("the agent does not panic")
     }
 
     /// Dies: its connection is gone without a word.
@@ -687,10 +654,7 @@ impl Uplink {
         let mut client = UplinkClient::new(channel);
         let call = client.push(ReceiverStream::new(stream));
         let replies = soon("Push is answered", call).await;
-        Self {
-            messages: Some(messages),
-            replies: replies.expect("Push opens").into_inner(),
-        }
+        Self { messages: Some(messages), replies: replies.expect("Push opens").into_inner() }
     }
 
     /// Says something; whether anyone still listens is seen in how the stream ends.
@@ -751,11 +715,7 @@ impl Cable {
                 lines.spawn(carry(far_in, near_out, hold.clone()));
             }
         });
-        Self {
-            address,
-            held,
-            task,
-        }
+        Self { address, held, task }
     }
 
     /// Nothing comes through any more, and nobody is told.
