@@ -32,7 +32,8 @@ const PODS: usize = 64;
 const GPUS: usize = 8;
 
 fn main() -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut args = std::env::args().skip(1);
     match args.next().as_deref() {
         Some("server") => match args.next().as_deref() {
@@ -62,7 +63,8 @@ impl Peer {
         let mut line = String::new();
         let output = child.stdout.take().context("its output is piped")?;
         BufReader::new(output).read_line(&mut line)?;
-        let address = line.trim().parse().with_context(|| format!("{kind} server said {line:?}"))?;
+        let address =
+            line.trim().parse().with_context(|| format!("{kind} server said {line:?}"))?;
         Ok(Self { child, address })
     }
 
@@ -91,11 +93,14 @@ struct Figures {
 
 async fn measure(length: Duration) -> anyhow::Result<()> {
     let (floor, gateway) = (Peer::start("floor")?, Peer::start("gateway")?);
-    let kinds = [("floor", &floor, "one"), ("1 pod", &gateway, "one"), ("64 x 8", &gateway, "many")];
+    let kinds =
+        [("floor", &floor, "one"), ("1 pod", &gateway, "one"), ("64 x 8", &gateway, "many")];
     for (_, peer, workload) in kinds {
         run(peer, workload, 16, 1, length / 2).await?; // warm-up
     }
-    println!("in flight/connections  server  calls/s   p50 ms  p99 ms  server CPU us/call  CPU ratio to floor");
+    println!(
+        "in flight/connections  server  calls/s   p50 ms  p99 ms  server CPU us/call  CPU ratio to floor"
+    );
     for (in_flight, connections) in SHAPES {
         let mut rounds: Vec<Vec<Figures>> = kinds.iter().map(|_| Vec::new()).collect();
         for _ in 0..ROUNDS {
@@ -105,7 +110,10 @@ async fn measure(length: Duration) -> anyhow::Result<()> {
         }
         for ((name, ..), figures) in kinds.iter().zip(&rounds) {
             let of = |figure: fn(&Figures) -> f64| median(figures.iter().map(figure).collect());
-            let ratios = figures.iter().zip(&rounds[0]).map(|(own, floor)| own.cpu_micros / floor.cpu_micros);
+            let ratios = figures
+                .iter()
+                .zip(&rounds[0])
+                .map(|(own, floor)| own.cpu_micros / floor.cpu_micros);
             println!(
                 "{in_flight:>9} / {connections:<9}  {name:>8}  {:>7.0}  {:>6.2}  {:>6.2}  {:>18.1}  {:>18.2}",
                 of(|f| f.calls_per_second),
@@ -208,7 +216,10 @@ impl ExternalScaler for Floor {
         Ok(Response::new(GetMetricsResponse { metric_values: vec![value] }))
     }
 
-    async fn is_active(&self, _: Request<ScaledObjectRef>) -> Result<Response<IsActiveResponse>, Status> {
+    async fn is_active(
+        &self,
+        _: Request<ScaledObjectRef>,
+    ) -> Result<Response<IsActiveResponse>, Status> {
         Err(Status::unimplemented("floor"))
     }
 
@@ -242,7 +253,10 @@ async fn serve_floor() -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     announce(listener.local_addr()?)?;
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    Server::builder().add_service(ExternalScalerServer::new(Floor)).serve_with_incoming(incoming).await?;
+    Server::builder()
+        .add_service(ExternalScalerServer::new(Floor))
+        .serve_with_incoming(incoming)
+        .await?;
     Ok(())
 }
 
@@ -257,11 +271,17 @@ async fn serve_gateway() -> anyhow::Result<()> {
     };
     let workload = |name: &str, count: usize| {
         let pods = pods(count);
-        format!("  - {{namespace: ml, kind: Deployment, name: {name}, replicas: {count}, pods: [{pods}]}}\n")
+        format!(
+            "  - {{namespace: ml, kind: Deployment, name: {name}, replicas: {count}, pods: [{pods}]}}\n"
+        )
     };
-    let object = |name: &str| format!("  - {{namespace: ml, name: {name}, target: {{name: {name}}}}}\n");
+    let object =
+        |name: &str| format!("  - {{namespace: ml, name: {name}, target: {{name: {name}}}}}\n");
     let (one, many) = (workload("one", 1), workload("many", PODS));
-    std::fs::write(&file, format!("workloads:\n{one}{many}scaledObjects:\n{}{}", object("one"), object("many")))?;
+    std::fs::write(
+        &file,
+        format!("workloads:\n{one}{many}scaledObjects:\n{}{}", object("one"), object("many")),
+    )?;
     let app = App::build(ServeConfig::local(file)).await?;
     let (keda, agents) = (app.keda_addr(), app.agent_addr());
     let running = tokio::spawn(app.run(CancellationToken::new()));
@@ -301,7 +321,8 @@ async fn speak(agents: SocketAddr, count: usize, n: usize, gpus: usize) -> anyho
         ..Default::default()
     });
     let hello = up::Hello { node: node.clone(), version: "bench".into(), interval_ms: 60_000 };
-    let inventory = up::Inventory { generation: 1, devices: devices.collect(), ..Default::default() };
+    let inventory =
+        up::Inventory { generation: 1, devices: devices.collect(), ..Default::default() };
     let sample = up::Sample { generation: 1, devices: samples.collect(), ..Default::default() };
     for body in [Body::Hello(hello), Body::Inventory(inventory), Body::Sample(sample)] {
         say.send(up::AgentMessage { body: Some(body) }).await?;

@@ -14,7 +14,7 @@ use shared::time::Timestamp;
 
 use crate::directory::{Pod, Workload};
 use crate::fleet::Fleet;
-use crate::fleet::view::NodeView;
+use crate::fleet::view::{NodeView, PodView};
 use crate::trigger::observed::{self, Observed, PartReadings, Seen};
 use crate::trigger::spec::Trigger;
 
@@ -37,26 +37,21 @@ pub fn views_of(fleet: &Fleet, pod: &Pod) -> Vec<Arc<NodeView>> {
     }
 }
 
-/// The readings of `metric` of one pod in some views of nodes.
-pub fn seen_of(views: &[Arc<NodeView>], pod: &Pod, metric: Metric, into: &mut impl FnMut(Seen)) {
+/// The readings of `metric` of one pod, from what nodes say of it.
+pub fn seen_of(said: &[(&NodeView, PodView<'_>)], metric: Metric, into: &mut impl FnMut(Seen)) {
     match metric.scope() {
         Scope::Device => {
-            for view in views {
-                for (claim, device) in view.devices_of(&pod.key, pod.uid.as_ref()) {
-                    let (reading, taken_at) = view.reading(claim, metric);
-                    into(Seen {
-                        device: Some(device.uuid.clone()),
-                        index: device.index,
-                        reading,
-                        taken_at,
-                        interval: view.interval,
-                    });
+            for (view, pod) in said {
+                for (claim, device) in pod.devices() {
+                    let (reading, taken_at) = pod.reading(claim, metric);
+                    let (device, index) = (Some(device.uuid.clone()), device.index);
+                    into(Seen { device, index, reading, taken_at, interval: view.interval });
                 }
             }
         }
         Scope::Engine => {
-            let engines = views.iter().filter_map(|view| {
-                let row = view.engine_of(&pod.key, pod.uid.as_ref())?;
+            let engines = said.iter().filter_map(|(view, pod)| {
+                let row = pod.engine()?;
                 Some(Seen {
                     device: None,
                     index: 0,
@@ -69,6 +64,12 @@ pub fn seen_of(views: &[Arc<NodeView>], pod: &Pod, metric: Metric, into: &mut im
             engines.max_by_key(|seen| seen.taken_at).into_iter().for_each(into);
         }
     }
+}
+
+/// What each of `views` says of `pod`.
+pub fn said_of<'a>(views: &'a [Arc<NodeView>], pod: &'a Pod) -> Vec<(&'a NodeView, PodView<'a>)> {
+    let of = |view: &'a Arc<NodeView>| Some((&**view, view.pod(&pod.key, pod.uid.as_ref())?));
+    views.iter().filter_map(of).collect()
 }
 
 /// The pods that exist, groups together, in the order of their first pod's name.
@@ -102,19 +103,20 @@ pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Times
     for members in groups(workload) {
         for pod in &members {
             let views = views_of(fleet, pod);
+            let said = said_of(&views, pod);
             for (part, readings) in trigger.parts.iter().zip(&mut parts) {
                 let mut unsupported = false;
-                seen_of(&views, pod, part.metric, &mut |s| {
+                seen_of(&said, part.metric, &mut |s| {
                     unsupported |= s.reading == Reading::Unsupported;
-                    readings.push(s);
+                    if said.len() == 1 { readings.push(s) } else { readings.push_newest(s) }
                 });
                 if unsupported {
-                    views.iter().for_each(|view| seen.offers.extend(view.offers(&pod.key)));
+                    said.iter().for_each(|(_, pod)| seen.offers.extend(pod.offers()));
                 }
             }
-            let known = views.iter().filter_map(|view| view.known_since(&pod.key)).min();
+            let known = said.iter().map(|(_, pod)| pod.known_since());
             known_since = known_since.into_iter().chain(known).min();
-            seen.serving |= reads_engines && is_serving(&views, pod, trigger, now);
+            seen.serving |= reads_engines && is_serving(&said, trigger, now);
         }
         parts.iter_mut().for_each(PartReadings::end_pod);
         seen.pods.push(one(&members));
@@ -142,12 +144,10 @@ fn one(members: &[&Pod]) -> observed::Pod {
     }
 }
 
-/// Whether the engine in `pod` has a request running or waiting.
-pub fn is_serving(views: &[Arc<NodeView>], pod: &Pod, trigger: &Trigger, now: Timestamp) -> bool {
-    views.iter().any(|view| {
-        let Some(Some(row)) = view.engine_of(&pod.key, pod.uid.as_ref()) else {
-            return false;
-        };
+/// Whether the engine of a pod has a request running or waiting.
+pub fn is_serving(said: &[(&NodeView, PodView<'_>)], trigger: &Trigger, now: Timestamp) -> bool {
+    said.iter().any(|(view, pod)| {
+        let Some(Some(row)) = pod.engine() else { return false };
         let fresh = now.since(row.taken_at) <= trigger.stale_after.max(view.interval * 3);
         let some = |metric| row.readings.value(metric).is_some_and(|value| value > 0.0);
         fresh && (some(Metric::RequestsRunning) || some(Metric::RequestsWaiting))
@@ -156,13 +156,9 @@ pub fn is_serving(views: &[Arc<NodeView>], pod: &Pod, trigger: &Trigger, now: Ti
 
 /// Whether anything fresh is known of `pod`, of whatever metric.
 pub fn is_heard(fleet: &Fleet, pod: &Pod, now: Timestamp) -> bool {
-    views_of(fleet, pod).iter().any(|view| {
+    let views = views_of(fleet, pod);
+    said_of(&views, pod).iter().any(|(view, pod)| {
         let within = HEARD_WITHIN.max(view.interval * 3);
-        let fresh = |taken_at: Timestamp| now.since(taken_at) <= within;
-        let uid = pod.uid.as_ref();
-        let devices =
-            view.devices_of(&pod.key, uid).filter_map(|(claim, _)| view.row(claim.device));
-        let engine = view.engine_of(&pod.key, uid).flatten();
-        devices.chain(engine).any(|row| fresh(row.taken_at))
+        pod.rows().any(|row| now.since(row.taken_at) <= within)
     })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use shared::time::Timestamp;
 
-use super::observe::{groups, is_serving, nodes_of, seen_of};
+use super::observe::{groups, is_serving, nodes_of, said_of, seen_of};
 use crate::directory::{Pod, ScaledObject, Workload};
 use crate::fleet::Fleet;
 use crate::fleet::view::NodeView;
@@ -51,10 +51,9 @@ impl<'a> WorkloadPast<'a> {
 
     fn samples(&self, pod: &Pod, part: usize, from: Timestamp) -> Vec<Vec<Seen>> {
         let metric = self.trigger.parts[part].metric;
-        let ticks = self.ticks(pod, from);
-        let samples = ticks.iter().map(|tick| {
+        let samples = self.ticks(pod, from).into_iter().map(|tick| {
             let mut readings = PartReadings::default();
-            seen_of(std::slice::from_ref(tick), pod, metric, &mut |seen| readings.push(seen));
+            seen_of(&said_of(&[tick], pod), metric, &mut |seen| readings.push(seen));
             readings.end_pod();
             readings.of(0).to_vec()
         });
@@ -78,8 +77,9 @@ impl Past for WorkloadPast<'_> {
     fn served_since(&self, from: Timestamp) -> bool {
         self.ready_since(from).into_iter().any(|(members, _, _)| {
             members.iter().any(|pod| {
-                self.ticks(pod, from).iter().any(|tick| {
-                    is_serving(std::slice::from_ref(tick), pod, self.trigger, tick.received_at)
+                self.ticks(pod, from).into_iter().any(|tick| {
+                    let at = tick.received_at;
+                    is_serving(&said_of(&[tick], pod), self.trigger, at)
                 })
             })
         })

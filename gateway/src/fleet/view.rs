@@ -26,6 +26,14 @@ pub struct NodeView {
     engines: Vec<Option<Row>>,
 }
 
+/// What one tick of a node says of one pod.
+#[derive(Clone, Copy, Debug)]
+pub struct PodView<'a> {
+    view: &'a NodeView,
+    claims: &'a Claims,
+    uid: Option<&'a PodUid>,
+}
+
 /// The readings of one device or engine.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -136,9 +144,10 @@ impl NodeView {
         self.index.pods.contains_key(pod)
     }
 
-    /// Since when the node has spoken of `pod` without a break.
-    pub fn known_since(&self, pod: &PodKey) -> Option<Timestamp> {
-        self.index.pods.get(pod).map(|claims| claims.since)
+    /// What it says of `pod`, where the UID agrees or one side does not know it.
+    pub fn pod<'a>(&'a self, pod: &PodKey, uid: Option<&'a PodUid>) -> Option<PodView<'a>> {
+        let claims = self.index.pods.get(pod)?;
+        Some(PodView { view: self, claims, uid })
     }
 
     /// Whether both come from the very same inventory.
@@ -150,26 +159,6 @@ impl NodeView {
         &self.index
     }
 
-    /// The devices `pod` holds, where its UID agrees or one side does not know it.
-    pub fn devices_of<'a>(
-        &'a self,
-        pod: &PodKey,
-        uid: Option<&'a PodUid>,
-    ) -> impl Iterator<Item = (&'a Claim, &'a Device)> {
-        let claims = self.index.pods.get(pod).map_or(&[][..], |claims| &claims.devices);
-        claims
-            .iter()
-            .filter(move |claim| may_be(claim.uid.as_ref(), uid))
-            .map(|claim| (claim, &self.index.inventory.devices[claim.device]))
-    }
-
-    /// The readings of the engine in `pod`, if the node reads one: `Some(None)` before the first.
-    pub fn engine_of(&self, pod: &PodKey, uid: Option<&PodUid>) -> Option<Option<&Row>> {
-        let at = self.index.pods.get(pod)?.engine?;
-        let claimed = self.index.inventory.engines[at].uid.as_ref();
-        may_be(claimed, uid).then(|| self.engines[at].as_ref())
-    }
-
     /// The readings of the device at `at` of the inventory.
     pub fn row(&self, at: usize) -> Option<&Row> {
         self.devices[at].as_ref()
@@ -179,23 +168,49 @@ impl NodeView {
     pub fn engine_row(&self, at: usize) -> Option<&Row> {
         self.engines[at].as_ref()
     }
+}
+
+impl<'a> PodView<'a> {
+    /// Since when the node has spoken of the pod without a break.
+    pub fn known_since(&self) -> Timestamp {
+        self.claims.since
+    }
+
+    /// The devices the pod holds.
+    pub fn devices(&self) -> impl Iterator<Item = (&'a Claim, &'a Device)> + use<'a> {
+        let (inventory, uid) = (&self.view.index.inventory, self.uid);
+        let claims = self.claims.devices.iter();
+        claims
+            .filter(move |claim| may_be(claim.uid.as_ref(), uid))
+            .map(|claim| (claim, &inventory.devices[claim.device]))
+    }
 
     /// The pod's own reading of a device it holds, and when it was taken.
     pub fn reading(&self, claim: &Claim, metric: Metric) -> (Reading, Option<Timestamp>) {
-        match &self.devices[claim.device] {
+        match self.view.row(claim.device) {
             Some(row) => (row.share_of(claim, metric), Some(row.taken_at)),
             None => (Reading::Unsupported, None),
         }
     }
 
-    /// The metrics a pod has values of, on any of its devices or its engine.
-    pub fn offers(&self, pod: &PodKey) -> MetricSet {
+    /// The readings of the pod's engine, if the node reads one: `Some(None)` before the first.
+    pub fn engine(&self) -> Option<Option<&'a Row>> {
+        let at = self.claims.engine?;
+        let claimed = self.view.index.inventory.engines[at].uid.as_ref();
+        may_be(claimed, self.uid).then(|| self.view.engine_row(at))
+    }
+
+    /// The rows of the pod's devices and engine that have been read.
+    pub fn rows(&self) -> impl Iterator<Item = &'a Row> + use<'a> {
+        let view = self.view;
+        let devices = self.devices().filter_map(move |(claim, _)| view.row(claim.device));
+        devices.chain(self.engine().flatten())
+    }
+
+    /// The metrics the pod has values of.
+    pub fn offers(&self) -> MetricSet {
         let mut offers = MetricSet::default();
-        if let Some(claims) = self.index.pods.get(pod) {
-            let devices = claims.devices.iter().filter_map(|claim| self.row(claim.device));
-            let engine = claims.engine.and_then(|at| self.engine_row(at));
-            devices.chain(engine).for_each(|row| offers.extend(row.readings.known()));
-        }
+        self.rows().for_each(|row| offers.extend(row.readings.known()));
         offers
     }
 }

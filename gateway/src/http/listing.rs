@@ -156,8 +156,8 @@ pub(super) fn pods(answers: &Answers) -> Vec<PodEntry> {
         let Some(view) = node.view else { continue };
         let mut pods: Vec<&PodKey> = view.pods().collect();
         pods.sort();
-        for pod in pods {
-            let devices = view.devices_of(pod, None).map(|(claim, device)| PodDeviceEntry {
+        for (pod, view) in pods.into_iter().filter_map(|pod| Some((pod, view.pod(pod, None)?))) {
+            let devices = view.devices().map(|(claim, device)| PodDeviceEntry {
                 uuid: device.uuid.to_string(),
                 index: device.index,
                 share: claim.share,
@@ -167,7 +167,7 @@ pub(super) fn pods(answers: &Answers) -> Vec<PodEntry> {
                 name: pod.name.clone(),
                 node: node.name.to_string(),
                 devices: devices.collect(),
-                engine: view.engine_of(pod, None).flatten().map(|row| by_name(&row.readings)),
+                engine: view.engine().flatten().map(|row| by_name(&row.readings)),
             });
         }
     }

@@ -122,14 +122,17 @@ impl PartReadings {
         self.ends.push(self.seen.len());
     }
 
-    /// Adds a reading to the pod that is being listed. A device that was listed already for this
-    /// pod is kept once, with its newest reading.
+    /// Adds a reading to the pod that is being listed.
     pub fn push(&mut self, seen: Seen) {
+        self.seen.push(seen);
+    }
+
+    /// As [`Self::push`], where several nodes speak of the pod: a device that was listed already
+    /// for it is kept once, with its newest reading.
+    pub fn push_newest(&mut self, seen: Seen) {
         let start = self.ends.last().copied().unwrap_or(0);
-        let twin = seen.device.as_ref().and_then(|uuid| {
-            self.seen[start..].iter_mut().find(|s| s.device.as_ref() == Some(uuid))
-        });
-        match twin {
+        let own = &mut self.seen[start..];
+        match own.iter_mut().find(|twin| twin.device == seen.device && twin.device.is_some()) {
             Some(twin) if twin.taken_at < seen.taken_at => *twin = seen,
             Some(_) => {}
             None => self.seen.push(seen),

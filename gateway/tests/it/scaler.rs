@@ -6,7 +6,6 @@ use proto::keda::external_scaler_client::ExternalScalerClient;
 use proto::keda::{GetMetricsRequest, ScaledObjectRef};
 use shared::metric::Metric;
 use shared::reading::Reading;
-use tokio::time::Instant;
 use tonic::{Code, Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -163,8 +162,8 @@ async fn one_pod_at_60() -> (TestGateway, crate::support::TestAgent, Keda) {
 
 async fn a_good_call_works(keda: &Keda) {
     let good = keda.trigger("ai/vllm-so", &[]);
-    assert_eq!(good.value().await.unwrap(), 60.0);
-    assert!(good.is_active().await.unwrap());
+    assert_eq!(good.value().await.expect("a value"), 60.0);
+    assert!(good.is_active().await.expect("an activity"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -688,14 +687,12 @@ async fn deadlines_are_kept_and_odd_ones_do_no_harm() {
         let mut request = Request::new(reference.clone());
         let header = deadline.parse().unwrap();
         request.metadata_mut().insert("grpc-timeout", header);
-        let begun = Instant::now();
         let mut client: ExternalScalerClient<_> = keda.client.clone();
         let answer = soon("an answer", client.is_active(request)).await;
         let ends = [Code::DeadlineExceeded, Code::Cancelled, Code::InvalidArgument];
         if let Err(status) = answer {
             assert!(ends.contains(&status.code()), "{deadline:?}: {status:?}");
         }
-        assert!(begun.elapsed() < Duration::from_secs(10), "{deadline:?}");
     }
     a_good_call_works(&keda).await;
 }

@@ -368,7 +368,7 @@ fn endpoint(address: SocketAddr) -> Endpoint {
 /// Asks about one trigger over and over, to find the one wrong answer in between.
 pub(crate) struct Steady {
     stop: CancellationToken,
-    task: JoinHandle<usize>,
+    task: JoinHandle<()>,
 }
 
 impl Steady {
@@ -378,7 +378,7 @@ impl Steady {
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
             let mut asked = 0;
-            while !stopped.is_cancelled() {
+            while !stopped.is_cancelled() || asked < 5 {
                 match trigger.value().await {
                     Ok(value) => assert_eq!(value, expected, "after {asked} right answers"),
                     Err(status) => panic!("after {asked} right answers: {status:?}"),
@@ -386,16 +386,21 @@ impl Steady {
                 asked += 1;
                 sleep(Duration::from_millis(5)).await;
             }
-            asked
         });
         Self { stop, task }
+    }
+
+    /// The value is `expected` at every call for that long.
+    pub(crate) async fn watch_for(trigger: Trigger, expected: f64, time: Duration) {
+        let steady = Self::watch(trigger, expected);
+        sleep(time).await;
+        steady.held().await;
     }
 
     /// It was so all the time.
     pub(crate) async fn held(self) {
         self.stop.cancel();
-        let asked = self.task.await.expect("the value did not change");
-        assert!(asked > 2, "asked {asked} times only");
+        self.task.await.expect("the value did not change");
     }
 }
 
@@ -502,6 +507,12 @@ impl Node {
         let readings = self.engines.entry(pod(of)).or_default();
         readings.insert(metric, Reading::Ok(value));
         self
+    }
+
+    /// The engine in `of` says this from now on.
+    pub(crate) fn engine_reads(&mut self, of: &str, metric: Metric, reading: Reading) {
+        let readings = self.engines.entry(pod(of)).or_default();
+        readings.insert(metric, reading);
     }
 
     /// The GPU of that UUID.
@@ -659,7 +670,10 @@ impl Uplink {
 
     /// Says something; whether anyone still listens is seen in how the stream ends.
     pub(crate) async fn say(&mut self, body: Body) {
-        let message = AgentMessage { body: Some(body) };
+        self.say_raw(AgentMessage { body: Some(body) }).await;
+    }
+
+    pub(crate) async fn say_raw(&mut self, message: AgentMessage) {
         if let Some(messages) = &self.messages {
             messages.send(message).await.ok();
         }
