@@ -53,11 +53,11 @@ pub fn assess(trigger: &Trigger, observed: &Observed, past: &dyn Past, now: Time
         Some((part, value, figures)) => Verdict {
             outcome: Outcome::Value(thousandths(value).clamp(0.0, MAX_VALUE)),
             reason: Reason::Measured {
-                reporting: part.coverage.reporting,
                 replicas: observed.replicas,
                 filled: filled(observed, part.coverage),
                 direction: figures.direction,
                 metric: part.metric,
+                coverage: part.coverage,
             },
             coverage: part.coverage,
             figures: Some(figures),

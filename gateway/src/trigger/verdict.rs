@@ -62,8 +62,6 @@ pub enum Direction {
 pub enum Reason {
     /// Pods report; `filled` others are assumed to cancel a move, not to cause one.
     Measured {
-        /// Pods that report.
-        reporting: u32,
         /// Replicas ordered.
         replicas: u32,
         /// Pods filled in.
@@ -72,6 +70,8 @@ pub enum Reason {
         direction: Direction,
         /// The metric that decided.
         metric: Metric,
+        /// Pods by state.
+        coverage: Coverage,
     },
     /// No pod reports yet, and those that exist or were ordered are still starting.
     Starting {
@@ -123,10 +123,11 @@ fn plural(count: u32, word: &str) -> String {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Measured { reporting, replicas, filled, direction, metric } => {
-                let replicas = plural(*replicas, "replica");
-                write!(f, "{metric}: {reporting} of {replicas} report")?;
-                fmt_filled(f, *filled, *direction)
+            Self::Measured { replicas, filled, direction, metric, coverage } => {
+                let (reporting, replicas) = (coverage.reporting, plural(*replicas, "replica"));
+                let report = if reporting == 1 { "reports" } else { "report" };
+                write!(f, "{metric}: {reporting} of {replicas} {report}")?;
+                if *filled == 0 { Ok(()) } else { fmt_filled(f, *coverage, *direction) }
             }
             Self::Starting { pods } => {
                 write!(f, "{} starting, none reports yet: nothing moves", plural(*pods, "pod"))
@@ -161,18 +162,18 @@ impl fmt::Display for Reason {
     }
 }
 
-fn fmt_filled(f: &mut fmt::Formatter<'_>, filled: u32, direction: Direction) -> fmt::Result {
-    match (filled, direction) {
-        (0, _) => Ok(()),
-        (_, Direction::Up) => {
-            write!(f, "; {filled} unknown, counted as idle, and still above the target")
-        }
-        (_, Direction::Down) => {
-            write!(f, "; {filled} unknown, counted as at the target, and still below it")
-        }
-        (_, Direction::Hold) => {
-            write!(f, "; {filled} unknown could tip it either way, so nothing moves")
-        }
+/// Whose load is not known, and what was made of that.
+fn fmt_filled(f: &mut fmt::Formatter<'_>, coverage: Coverage, direction: Direction) -> fmt::Result {
+    let starting = coverage.starting + coverage.absent;
+    let missing = coverage.missing + coverage.unsupported;
+    let others = [(starting, "starting"), (missing, "missing")].into_iter();
+    let others =
+        others.filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
+    let others = others.collect::<Vec<_>>().join(" and ");
+    match direction {
+        Direction::Up => write!(f, "; {others}, counted as idle, and still above the target"),
+        Direction::Down => write!(f, "; {others}, counted as at the target, and still below it"),
+        Direction::Hold => write!(f, "; {others} could tip it either way, so nothing moves"),
     }
 }
 
