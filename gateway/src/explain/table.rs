@@ -58,7 +58,9 @@ fn render_trigger(text: &mut String, trigger: &TriggerExplanation) {
         put(text, format_args!("  warning   {warning}"));
     }
     if !trigger.pods.is_empty() {
-        put(text, format_args!("{}", pods(&trigger.pods)));
+        for line in pods(&trigger.pods).lines() {
+            put(text, format_args!("{}", line.trim_end()));
+        }
     }
 }
 
