@@ -15,8 +15,8 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
     /// What is logged: `info`, or per module `info,gateway::ingest=debug`
-    #[arg(long, global = true, env = "GPU_GATEWAY_LOG", default_value = "info")]
-    pub log: String,
+    #[arg(long, global = true, env = "GPU_GATEWAY_LOG_FILTER", default_value = "info")]
+    pub log_filter: String,
     /// How it is logged
     #[arg(long, global = true, env = "GPU_GATEWAY_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormatArg,

@@ -25,7 +25,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(serve) => {
             let config = ServeConfig::try_from(serve).unwrap_or_else(|why| usage(&why));
-            process::start_logging(&cli.log, cli.log_format.into())?;
+            process::start_logging(&cli.log_filter, cli.log_format.into())?;
             let shutdown = CancellationToken::new();
             process::cancel_on_signal(shutdown.clone())?;
             App::build(config).await?.run(shutdown).await
