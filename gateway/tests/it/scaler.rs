@@ -670,6 +670,29 @@ async fn a_fresh_process_answers_only_for_what_it_covers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_waited_long_enough_is_ready_and_fills_in_what_it_never_heard() {
+    let gateway = TestGateway::start(TWO_WORKLOADS).await;
+    let node = Node::new("n1").with(gpu("u0", "ai/vllm-0", 30.0));
+    let _agent = gateway.agent(node).await;
+    let trigger = gateway.trigger("ai/vllm-so", &[]).await;
+    // 30 and one pod at the target of 80; until then an error, never 30 alone.
+    eventually("it is answered", async || match trigger.value().await {
+        Ok(value) => {
+            assert_eq!(value, 110.0);
+            Ok(())
+        }
+        Err(status) => {
+            assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+            Err(status)
+        }
+    })
+    .await;
+    gateway.is_ready().await;
+    let never_heard = gateway.trigger("ai/tgi-so", &[]).await;
+    refused(never_heard.value().await, Code::Unavailable, &["tgi-0"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_without_ready_pods_is_ready_at_once_and_unknown_services_are_not_found() {
     let gateway = TestGateway::start("{}").await;
     gateway.is_ready().await;
