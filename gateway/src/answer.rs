@@ -55,6 +55,8 @@ pub struct Asked {
     pub last: Timestamp,
     /// Since when it has been seen active without a break; `None` while it is not.
     pub active_since: Option<Timestamp>,
+    /// How often it was seen to become inactive.
+    pub endings: u64,
     /// How far it looks back.
     pub look_back: Duration,
 }
@@ -187,10 +189,9 @@ impl Answers {
     /// The same as [`Answers::value`] at the same moment.
     pub fn is_active(&self, question: Question<'_>) -> Result<bool, Refusal> {
         let assessment = self.assess(question, self.clock.now())?;
-        let value = assessment.value();
-        let active = value.is_ok() && self.activity(&assessment);
-        self.remember(question, &assessment, Some(active));
-        value.map(|_| active)
+        let active = assessment.value().map(|_| self.activity(&assessment));
+        self.remember(question, &assessment, active.as_ref().ok().copied());
+        active
     }
 
     /// Whether an assessment that has a value is one of an active workload.
@@ -267,14 +268,27 @@ impl Answers {
             }
             let metadata = question.metadata.clone();
             let look_back = assessment.trigger.look_back();
-            asked.push(Asked { metadata, last: now, active_since: None, look_back });
+            asked.push(Asked { metadata, last: now, active_since: None, endings: 0, look_back });
             asked.len() - 1
         });
         let entry = &mut asked[at];
         entry.last = now;
-        if let Some(active) = active {
-            entry.active_since = active.then(|| entry.active_since.unwrap_or(now));
+        match active {
+            Some(true) => entry.active_since = entry.active_since.or(Some(now)),
+            Some(false) => entry.endings += u64::from(entry.active_since.take().is_some()),
+            // Not known is no change.
+            None => {}
         }
+    }
+
+    /// How often the trigger was seen to become inactive, by whoever asked.
+    pub fn endings(&self, question: Question<'_>) -> u64 {
+        let key = ScaledObjectKey::new(question.namespace, question.name);
+        let asked = self.asked.get(&key);
+        let asked = asked
+            .as_ref()
+            .and_then(|asked| asked.iter().find(|asked| asked.metadata == *question.metadata));
+        asked.map_or(0, |asked| asked.endings)
     }
 
     /// The triggers asked about in the last ten minutes.

@@ -15,6 +15,7 @@ use shared::process::Clock;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::server::NamedService;
 use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -114,7 +115,7 @@ impl App {
     /// Serves until `shutdown`, then drains.
     ///
     /// # Errors
-    /// When a server ends by itself, or the drain had to be cut short.
+    /// When a server ends by itself.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let (keda, agents, http) = (self.keda_addr(), self.agent_addr(), self.http_addr());
         info!(%keda, %agents, %http, "serving");
@@ -126,6 +127,7 @@ impl App {
 
         let tasks = TaskTracker::new();
         let (health, health_service) = tonic_health::server::health_reporter();
+        set_health(&health, ServingStatus::NotServing).await;
         tasks.spawn(self.directory.watch(shutdown.clone()));
         tasks.spawn(warm_up(self.answers.clone(), health, shutdown.clone()));
         tasks.spawn(tidy(self.fleet, self.answers, self.clock, shutdown.clone()));
@@ -198,12 +200,15 @@ async fn ended<E>(
     result
 }
 
+/// Says over gRPC whether this replica is ready.
+async fn set_health(health: &HealthReporter, status: ServingStatus) {
+    for name in ["", <ExternalScalerServer<Scaler> as NamedService>::NAME] {
+        health.set_service_status(name, status).await;
+    }
+}
+
 /// Turns gRPC health on when this replica is ready, and off at shutdown.
 async fn warm_up(answers: Arc<Answers>, health: HealthReporter, shutdown: CancellationToken) {
-    let names = ["", <ExternalScalerServer<Scaler> as tonic::server::NamedService>::NAME];
-    for name in names {
-        health.set_service_status(name, ServingStatus::NotServing).await;
-    }
     let mut look = tokio::time::interval(WARM_UP_EVERY);
     while !answers.warm_up() {
         if shutdown.run_until_cancelled(look.tick()).await.is_none() {
@@ -211,13 +216,9 @@ async fn warm_up(answers: Arc<Answers>, health: HealthReporter, shutdown: Cancel
         }
     }
     info!("ready");
-    for name in names {
-        health.set_service_status(name, ServingStatus::Serving).await;
-    }
+    set_health(&health, ServingStatus::Serving).await;
     shutdown.cancelled().await;
-    for name in names {
-        health.set_service_status(name, ServingStatus::NotServing).await;
-    }
+    set_health(&health, ServingStatus::NotServing).await;
 }
 
 async fn tidy(fleet: Arc<Fleet>, answers: Arc<Answers>, clock: Clock, shutdown: CancellationToken) {

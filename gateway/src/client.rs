@@ -17,11 +17,11 @@ const WITHIN: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// When the gateway cannot be reached or has no explanation; the message says which.
-pub async fn explanation(server: &str, namespace: &str, name: &str) -> anyhow::Result<String> {
-    let path = format!("api/v1/scaledobjects/{namespace}/{name}/explain");
-    let uri: Uri = format!("{}/{path}", server.trim_end_matches('/'))
-        .parse()
-        .with_context(|| format!("--server {server}: write for example http://127.0.0.1:8080"))?;
+pub async fn explanation(server: &Uri, namespace: &str, name: &str) -> anyhow::Result<String> {
+    let path = format!("/api/v1/scaledobjects/{namespace}/{name}/explain");
+    let authority = server.authority().context("the server has no host")?.as_str();
+    let uri = Uri::builder().scheme("http").authority(authority).path_and_query(path).build()?;
+    let server = format!("http://{authority}");
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     let request = Request::get(uri).body(Empty::new())?;
     let answer = tokio::time::timeout(WITHIN, client.request(request))

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use hyper::Uri;
 use shared::process::{LogFormat, VERSION};
 
 /// The central gateway of keda-gpu-gateway.
@@ -79,10 +80,25 @@ pub struct Explain {
     pub scaled_object: ObjectArg,
     /// The gateway's HTTP port
     #[arg(long, env = "GPU_GATEWAY_SERVER", default_value = "http://127.0.0.1:8080")]
-    pub server: String,
+    pub server: ServerUrl,
     /// `table` or `json`
     #[arg(short, long, default_value = "table")]
     pub output: Output,
+}
+
+/// A gateway's HTTP port on the command line.
+#[derive(Clone, Debug)]
+pub struct ServerUrl(pub Uri);
+
+impl FromStr for ServerUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse::<Uri>() {
+            Ok(uri) if uri.scheme_str() == Some("http") && uri.host().is_some() => Ok(Self(uri)),
+            _ => Err("write http://HOST:PORT, for example http://127.0.0.1:8080".into()),
+        }
+    }
 }
 
 /// A ScaledObject on the command line.

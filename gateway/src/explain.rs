@@ -16,6 +16,7 @@ use crate::answer::{Answers, Assessment, Question, Refusal};
 use crate::directory::ScaledObject;
 use crate::trigger::coverage::{self, PodState};
 use crate::trigger::observed::{self, PartReadings, Seen};
+use crate::trigger::spec::Trigger;
 use crate::trigger::verdict::{Outcome, Reason};
 use crate::trigger::{hpa, pod as of_pod, warning};
 
@@ -191,7 +192,7 @@ fn trigger(
     let question = Question { namespace: &object.key.namespace, name: &object.key.name, metadata };
     let spec = answers.metric_spec(metadata).ok();
     let mut explained = match answers.assess(question, now) {
-        Err(refusal) => refused(&refusal),
+        Err(refusal) => refused(answers, object, metadata, &refusal),
         Ok(assessment) => assessed(answers, &assessment),
     };
     explained.metric_name = spec.as_ref().map(|spec| spec.name.clone());
@@ -204,12 +205,24 @@ fn trigger(
     explained
 }
 
-fn refused(refusal: &Refusal) -> TriggerExplanation {
+fn refused(
+    answers: &Answers,
+    object: &ScaledObject,
+    metadata: &HashMap<String, String>,
+    refusal: &Refusal,
+) -> TriggerExplanation {
+    let declared = object.trigger_of(metadata).map(|declared| declared.target_type);
     TriggerExplanation {
+        metric: answers.trigger(metadata).ok().map(|trigger| metrics_of(&trigger)),
+        metric_type: Some(declared.unwrap_or(object.target_type).name().into()),
         status: refusal.code().into(),
         reason: refusal.to_string(),
         ..TriggerExplanation::default()
     }
+}
+
+fn metrics_of(trigger: &Trigger) -> String {
+    trigger.parts.iter().map(|part| part.metric.name()).collect::<Vec<_>>().join(",")
 }
 
 fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
@@ -217,10 +230,9 @@ fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
     let value = assessment.value();
     let workload = object.workload.as_deref();
     let figures = verdict.figures;
-    let names: Vec<_> = trigger.parts.iter().map(|part| part.metric.name()).collect();
     let value_type = observed.target_type == observed::TargetType::Value;
     TriggerExplanation {
-        metric: Some(names.join(",")),
+        metric: Some(metrics_of(trigger)),
         metric_type: Some(observed.target_type.name().into()),
         value: value.as_ref().ok().copied(),
         active: value.is_ok().then(|| answers.activity(assessment)),

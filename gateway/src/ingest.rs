@@ -20,7 +20,7 @@ use shared::time::Timestamp;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use crate::fleet::{Fleet, Session};
@@ -116,12 +116,18 @@ async fn listen(
     replies: &mpsc::Sender<Result<GatewayMessage, Status>>,
 ) -> Result<(), Status> {
     let first = tokio::time::timeout(HELLO_WITHIN, messages.message()).await;
-    let mut next = first.map_err(|_| Status::deadline_exceeded("no Hello within 10 s"))?;
+    let mut next = first.map_err(|_| {
+        conversation.refused("order", Status::deadline_exceeded("no Hello within 10 s"))
+    })?;
     loop {
         let message = match next {
             Ok(Some(message)) => message,
             // The agent left, or its connection did.
             Ok(None) => return Ok(()),
+            // What cannot be decoded, or is too large, is the agent's fault.
+            Err(status) if matches!(status.code(), Code::OutOfRange | Code::Internal) => {
+                return Err(conversation.refused("message", status));
+            }
             Err(status) => {
                 debug!(error = status.message(), "agent stream broke");
                 return Ok(());
@@ -166,8 +172,7 @@ impl Conversation {
             (_, None, _) => Err(self.out_of_order("Hello must come first")),
             (Some(Body::Inventory(inventory)), Some(_), _) => {
                 let (link, refusals) = Link::open(inventory).map_err(|error| {
-                    self.counts.refuse("inventory", 1);
-                    Status::resource_exhausted(error.to_string())
+                    self.refused("inventory", Status::resource_exhausted(error.to_string()))
                 })?;
                 self.report("inventory element", &refusals);
                 self.link = Some(link);
@@ -191,9 +196,13 @@ impl Conversation {
         }
     }
 
+    fn refused(&self, what: &'static str, status: Status) -> Status {
+        self.counts.refuse(what, 1);
+        status
+    }
+
     fn out_of_order(&self, why: &str) -> Status {
-        self.counts.refuse("order", 1);
-        Status::invalid_argument(why)
+        self.refused("order", Status::invalid_argument(why))
     }
 
     fn hello(&mut self, hello: Hello) -> Result<Welcome, Status> {
@@ -211,10 +220,10 @@ impl Conversation {
         let interval = Duration::from_millis(u64::from(hello.interval_ms));
         let version: String = hello.version.chars().take(64).collect();
         let node = hello.node.into();
-        let session = self.fleet.open(node, interval, version.into()).map_err(|full| {
-            self.counts.refuse("node", 1);
-            Status::resource_exhausted(full.to_string())
-        })?;
+        let session = self
+            .fleet
+            .open(node, interval, version.into())
+            .map_err(|full| self.refused("node", Status::resource_exhausted(full.to_string())))?;
         info!(node = %session.node(), "agent connected");
         self.session = Some(session);
         let sessions = u32::try_from(self.fleet.sessions()).unwrap_or(u32::MAX);

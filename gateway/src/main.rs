@@ -32,7 +32,7 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
         }
         Command::Explain(args) => {
             let object = &args.scaled_object;
-            let text = client::explanation(&args.server, &object.namespace, &object.name).await?;
+            let text = client::explanation(&args.server.0, &object.namespace, &object.name).await?;
             match args.output {
                 Output::Json => println!("{text}"),
                 Output::Table => {

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -33,6 +34,10 @@ use crate::trigger::spec;
 
 /// Metadata keys a request may carry.
 const MAX_KEYS: usize = 128;
+/// Bytes of an error's message: it travels in a header, percent-encoded, and clients bound those.
+const MAX_MESSAGE: usize = 1_300;
+/// At most one line about refused metadata is logged in this time.
+const LOG_EVERY: Duration = Duration::from_secs(1);
 /// Seconds; an answer is made from memory.
 const BUCKETS: [f64; 10] = [50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 50e-3, 1.0];
 
@@ -41,6 +46,7 @@ const BUCKETS: [f64; 10] = [50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 1
 pub struct Scaler {
     answers: Arc<Answers>,
     calls: Calls,
+    logged: Arc<Mutex<Option<Timestamp>>>,
     shutdown: CancellationToken,
 }
 
@@ -113,12 +119,18 @@ fn code_name(code: Code) -> &'static str {
 
 impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::InvalidArgument(why) => Self::invalid_argument(why),
-            Refusal::NotFound(why) => Self::not_found(why),
-            Refusal::Unavailable(why) => Self::unavailable(why),
-            Refusal::FailedPrecondition(why) => Self::failed_precondition(why),
+        let code = match refusal {
+            Refusal::InvalidArgument(_) => Code::InvalidArgument,
+            Refusal::NotFound(_) => Code::NotFound,
+            Refusal::Unavailable(_) => Code::Unavailable,
+            Refusal::FailedPrecondition(_) => Code::FailedPrecondition,
+        };
+        let mut why = refusal.to_string();
+        if why.len() > MAX_MESSAGE {
+            why.truncate(why.floor_char_boundary(MAX_MESSAGE));
+            why.push_str(" …");
         }
+        Self::new(code, why)
     }
 }
 
@@ -140,12 +152,10 @@ fn question(reference: &ScaledObjectRef) -> Result<Question<'_>, Status> {
 
 /// Whether KEDA's `asked` means `name`: lower-cased by old versions, prefixed by some.
 fn is_asked(name: &str, asked: &str) -> bool {
-    let unprefixed = asked
-        .strip_prefix(['s', 'S'])
-        .map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()))
-        .and_then(|rest| rest.strip_prefix('-'));
+    let unprefixed = asked.strip_prefix(['s', 'S']).and_then(|rest| rest.split_once('-'));
+    let index = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     asked.eq_ignore_ascii_case(name)
-        || unprefixed.is_some_and(|rest| rest.eq_ignore_ascii_case(name))
+        || unprefixed.is_some_and(|(n, rest)| index(n) && rest.eq_ignore_ascii_case(name))
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "values and targets are at most 9e15")]
@@ -165,7 +175,7 @@ fn spec_message(spec: &spec::MetricSpec) -> GetMetricSpecResponse {
 impl Scaler {
     /// Serves `answers`; streams end when `shutdown` is cancelled.
     pub fn new(answers: Arc<Answers>, calls: Calls, shutdown: CancellationToken) -> Self {
-        Self { answers, calls, shutdown }
+        Self { answers, calls, logged: Arc::default(), shutdown }
     }
 
     fn clock(&self) -> Clock {
@@ -185,13 +195,22 @@ impl Scaler {
 
     fn specs(&self, reference: &ScaledObjectRef) -> Result<GetMetricSpecResponse, Status> {
         let question = question(reference)?;
-        let spec = self.answers.metric_spec(question.metadata);
-        if let Err(refusal) = &spec {
-            // KEDA shows this one to nobody.
-            let (namespace, name) = (question.namespace, question.name);
-            warn!(namespace, name, %refusal, "trigger metadata refused");
+        let spec = self.answers.metric_spec(question.metadata).map_err(Status::from);
+        if let Err(status) = &spec {
+            self.log_refused(question, status);
         }
         Ok(spec_message(&spec?))
+    }
+
+    /// KEDA shows the error of a GetMetricSpec to nobody.
+    fn log_refused(&self, question: Question<'_>, status: &Status) {
+        let now = self.clock().now();
+        let mut last = self.logged.lock();
+        if last.is_none_or(|last| now.since(last) >= LOG_EVERY) {
+            *last = Some(now);
+            let (namespace, name) = (question.namespace, question.name);
+            warn!(namespace, name, error = status.message(), "trigger metadata refused");
+        }
     }
 
     fn metrics(&self, request: &GetMetricsRequest) -> Result<GetMetricsResponse, Status> {

@@ -68,10 +68,9 @@ pub enum Error {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    #[serde(default)]
-    workloads: Vec<WorkloadEntry>,
-    #[serde(default, rename = "scaledObjects")]
-    scaled_objects: Vec<ScaledObjectEntry>,
+    workloads: Option<Vec<WorkloadEntry>>,
+    #[serde(rename = "scaledObjects")]
+    scaled_objects: Option<Vec<ScaledObjectEntry>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -241,20 +240,21 @@ impl FileDirectory {
 
     fn load(&mut self, text: String) -> Result<(), Error> {
         let now = self.clock.now();
-        let file: File = serde_saphyr::from_str(&text)
+        let file: Option<File> = serde_saphyr::from_str(&text)
             .map_err(|error| Error::Form { path: self.path.clone(), message: error.to_string() })?;
+        let file = file.unwrap_or_default();
         check(&file).map_err(|message| Error::Meaning { path: self.path.clone(), message })?;
         let before = self.directory.snapshot();
         let mut entries = HashMap::new();
         let mut workloads = Vec::new();
-        for entry in file.workloads {
+        for entry in file.workloads.unwrap_or_default() {
             let key = entry.key();
             let workload = before.as_ref().and_then(|snapshot| snapshot.workload(&key));
             let known = self.entries.get(&key).zip(workload).map(|(e, w)| (e, &**w));
             workloads.push(entry.workload(known, now));
             entries.insert(key, entry);
         }
-        let objects = file.scaled_objects.into_iter().map(ScaledObject::from).collect();
+        let objects = file.scaled_objects.into_iter().flatten().map(ScaledObject::from).collect();
         let profiles = &self.profiles;
         let snapshot = Snapshot::new(now, workloads, objects, |object| look_back(object, profiles));
         self.directory.replace(snapshot);
@@ -279,10 +279,18 @@ fn read(path: &Path) -> Result<String, Error> {
     std::fs::read_to_string(path).map_err(fail)
 }
 
+/// Names may be anything but empty.
+fn named<'a>(what: &str, names: impl IntoIterator<Item = &'a Arc<str>>) -> Result<(), String> {
+    let unnamed = names.into_iter().any(|name| name.is_empty());
+    if unnamed { Err(format!("{what} has an empty namespace, kind or name")) } else { Ok(()) }
+}
+
 fn check(file: &File) -> Result<(), String> {
     let mut seen = HashSet::new();
-    for workload in &file.workloads {
+    for workload in file.workloads.iter().flatten() {
         let key = workload.key();
+        named("a workload", [&key.namespace, &key.kind, &key.name])?;
+        named(&key.to_string(), workload.pods.iter().map(|pod| &pod.name))?;
         let mut pods = HashSet::new();
         for pod in &workload.pods {
             if !pods.insert(&pod.name) {
@@ -298,8 +306,10 @@ fn check(file: &File) -> Result<(), String> {
         }
     }
     let mut seen = HashSet::new();
-    for object in &file.scaled_objects {
+    for object in file.scaled_objects.iter().flatten() {
         let key = (&object.namespace, &object.name);
+        let target = [&object.target.kind, &object.target.name];
+        named("a scaled object", [key.0, key.1].into_iter().chain(target))?;
         if !seen.insert(key) {
             return Err(format!("scaled object {}/{} is listed twice", key.0, key.1));
         }

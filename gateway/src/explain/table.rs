@@ -59,7 +59,7 @@ fn render_trigger(text: &mut String, trigger: &TriggerExplanation) {
     }
     if !trigger.pods.is_empty() {
         for line in pods(&trigger.pods).lines() {
-            put(text, format_args!("{}", line.trim_end()));
+            put(text, format_args!(" {}", line.trim_end()));
         }
     }
 }
@@ -92,7 +92,7 @@ fn render_figures(text: &mut String, trigger: &TriggerExplanation) {
 fn pods(pods: &[PodExplanation]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(["  POD", "NODE", "STATE", "READING", "AGE", "DEVICES", "WHY"]);
+    table.set_header(["POD", "NODE", "STATE", "READING", "AGE", "DEVICES", "WHY"]);
     for pod in pods {
         let devices = pod.devices.iter().map(|device| {
             let uuid = device.uuid.as_deref().unwrap_or("engine");
@@ -104,7 +104,7 @@ fn pods(pods: &[PodExplanation]) -> Table {
             }
         });
         table.add_row([
-            format!("  {}", pod.name),
+            pod.name.to_string(),
             pod.node.clone().unwrap_or_else(|| "-".into()),
             pod.state.clone(),
             figure(pod.reading),

@@ -140,7 +140,12 @@ fn nodes(registry: &mut Registry, answers: &Answers) {
     let help = "Time since the device was read";
     registry.register_with_unit("device_age", help, Unit::Seconds, device_age);
     let help = "Share of time in which the GPU was busy (gpu_utilization)";
-    registry.register_with_unit("device_utilization", help, Unit::Ratios, utilization);
+    registry.register_with_unit(
+        "device_utilization",
+        help,
+        Unit::Other("ratio".into()),
+        utilization,
+    );
     let help = "Device memory in use (memory_used_mib)";
     registry.register_with_unit("device_memory_used", help, Unit::Bytes, memory);
 }

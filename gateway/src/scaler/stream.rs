@@ -76,11 +76,18 @@ async fn follow(
     let mut topology = answers.fleet().topology();
     let mut directory = answers.directory().changes();
     let mut edge = Edge::default();
+    let mut ended = answers.endings(question);
     loop {
         // A new one each time, so that nodes the workload has left forget the old.
         let spoken = Arc::new(Notify::new());
         answers.fleet().wake_on(&answers.nodes_of(question), &spoken);
         loop {
+            // Whoever else was told that it is inactive: that was an edge for this stream too.
+            let endings = answers.endings(question);
+            if endings != ended {
+                ended = endings;
+                edge.on(Some(false), false, answers.clock().now());
+            }
             let active = answers.is_active(question).ok();
             if edge.on(active, answers.is_at_zero(question), answers.clock().now()) {
                 // Full means that a `true` is on its way already.
