@@ -110,6 +110,22 @@ async fn only_the_edge_from_inactive_to_active_is_said_and_it_is_pushed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_load_right_after_keda_was_told_inactive_is_an_edge_of_the_stream_too() {
+    let (gateway, agent) = one_pod_at(0.0).await;
+    let trigger = gateway.trigger("ai/vllm-so", &[SHORT]).await;
+    agent.reads("u1", 30.0);
+    let mut stream = trigger.stream().await.unwrap();
+    for _ in 0..3 {
+        says_true(&mut stream).await;
+        agent.reads("u1", 0.0);
+        // No pause: the stream itself may not have looked yet.
+        is_inactive(&trigger).await;
+        agent.reads("u1", 30.0);
+    }
+    says_true(&mut stream).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_between_two_polls_reaches_the_stream() {
     let (gateway, agent) = one_pod_at(0.0).await;
     let trigger = gateway.trigger("ai/vllm-so", &[SHORT]).await;
