@@ -6,7 +6,10 @@ use std::time::SystemTime;
 use anyhow::Context as _;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::time::Timestamp;
 
@@ -53,17 +56,19 @@ pub enum LogFormat {
 /// # Errors
 /// When `filter` is not a filter of the form `info,gateway=debug`, or logging runs already.
 pub fn start_logging(filter: &str, format: LogFormat) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter)
-        .with_context(|| format!("log filter {filter:?}: write for example `info`"))?;
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => log.try_init(),
-        LogFormat::Json => log.json().try_init(),
-    }
-    .map_err(|error| anyhow::anyhow!("logging could not be started: {error}"))
+    let targets: Targets = filter
+        .parse()
+        .with_context(|| format!("log filter {filter:?}: write for example info,gateway=debug"))?;
+    let lines =
+        fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
+    let lines = match format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(lines.with_filter(targets))
+        .try_init()
+        .context("logging could not be started")
 }
 
 /// Cancels `shutdown` at the first SIGINT or SIGTERM; a second one ends the process at once.
