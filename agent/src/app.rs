@@ -1,6 +1,6 @@
 //! Builds all of it and owns the order of shutdown.
 //!
-//! Guarantees: what can be found wrong before the start is found in [`App::build`]; the collector
+//! Guarantees: what can be found wrong before the start is found in `App::build`; the collector
 //! ends first, so that every stream ends by itself after the last frame.
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What the node's devices and engines say now, whatever the source.
 //!
-//! Guarantees: [`DeviceSource::observe`] never waits for hardware; what could not be read is
+//! Guarantees: `DeviceSource::observe` never waits for hardware; what could not be read is
 //! unsupported or failed and never a zero; each UUID and each engine's pod appears once.
 
 use std::path::PathBuf;

@@ -2,7 +2,7 @@
 //! the trigger to decide.
 //!
 //! Guarantees: every one of KEDA's calls and every explanation comes through
-//! [`Answers::assess`], so they cannot disagree; answering reads memory only and never waits.
+//! `Answers::assess`, so they cannot disagree; answering reads memory only and never waits.
 
 /// The workload of a trigger as it is now, gathered from directory and fleet.
 pub mod observe;

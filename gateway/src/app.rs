@@ -2,7 +2,7 @@
 //!
 //! Guarantees: nothing is served before every port is bound and the directory is read. Shutdown
 //! turns readiness off and ends streams with OK, waits for calls in flight, and is over after
-//! [`DRAIN`] at the latest.
+//! `DRAIN` at the latest.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

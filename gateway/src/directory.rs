@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a snapshot is immutable and swapped whole; looking something up takes no lock and
 //! invents nothing. Sources (a file now, the API server later) replace the snapshot and keep, in
-//! [`Workload::after`], what a single look at the cluster cannot show: since when.
+//! `Workload::after`, what a single look at the cluster cannot show: since when.
 
 /// The directory from a YAML file, reloaded when it changes.
 pub mod file;

@@ -1,6 +1,6 @@
 //! The decision: what KEDA is told about one trigger.
 //!
-//! Guarantees: [`assess`] and [`is_active`] depend on nothing but their arguments. The same
+//! Guarantees: `assess` and `is_active` depend on nothing but their arguments. The same
 //! observations at the same `now` give the same answer, whatever their order, whichever replica
 //! answers and whoever asked before. A value is finite and not negative. What is not known is
 //! never read as zero: it can cancel a move, never cause or reverse one.

@@ -1,7 +1,7 @@
 //! KEDA's calls to the gateway, over real gRPC: which, in which order, and how an answer is read.
 //!
 //! Guarantees: one fetch is GetMetricSpec, GetMetrics, IsActive in that order, each failing part
-//! tried once more at once, as KEDA does. Meaning is left to [`crate::keda`] and [`crate::hpa`].
+//! tried once more at once, as KEDA does. Meaning is left to `crate::keda` and `crate::hpa`.
 
 use std::net::SocketAddr;
 use std::time::Duration;

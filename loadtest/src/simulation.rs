@@ -1,6 +1,6 @@
 //! The one loop: the world moves, KEDA polls, the HPA syncs, and halfway an agent is killed.
 //!
-//! What happens is told as [`Event`]s and judged as a [`Story`]; nothing is printed here.
+//! What happens is told as `Event`s and judged as a `Story`; nothing is printed here.
 
 use std::time::Duration;
 

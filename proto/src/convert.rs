@@ -1,8 +1,8 @@
 //! Frames ⇄ uplink messages, both directions side by side.
 //!
-//! Guarantees: what comes out of [`Link::open`] and [`Link::sample`] is bounded, has each UUID and
+//! Guarantees: what comes out of `Link::open` and `Link::sample` is bounded, has each UUID and
 //! each pod once, and holds only values in range. A bad element is refused by itself and named in
-//! the returned refusals; only a message that breaks the protocol as a whole is an [`Error`].
+//! the returned refusals; only a message that breaks the protocol as a whole is an `Error`.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! One value of one metric, and the readings of one device or engine at one moment.
 //!
 //! Guarantees: there is no default reading and no zero that means "unknown". What was not
-//! reported is [`Reading::Unsupported`]; what should have been there and is not is
-//! [`Reading::Failed`] with its reason; every `Ok` value is finite and within its unit's range.
+//! reported is `Reading::Unsupported`; what should have been there and is not is
+//! `Reading::Failed` with its reason; every `Ok` value is finite and within its unit's range.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Moments on this process's own monotonic clock.
 //!
-//! A [`Timestamp`] never travels between machines and is never compared with a wall clock: ages
+//! A `Timestamp` never travels between machines and is never compared with a wall clock: ages
 //! travel as durations instead, so wrong node clocks have no effect. Nothing here reads a clock.
 
 use std::ops::{Add, Sub};

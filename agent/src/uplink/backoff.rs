@@ -1,6 +1,6 @@
 //! Pure: how long to wait before a stream is tried again.
 //!
-//! Guarantees: never longer than [`CAP`]; after a gateway that held many sessions has gone, its
+//! Guarantees: never longer than `CAP`; after a gateway that held many sessions has gone, its
 //! agents come back spread over a time that grows with their number.
 
 use std::time::Duration;

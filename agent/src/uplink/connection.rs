@@ -1,7 +1,7 @@
 //! One stream to one address, from connecting to its end.
 //!
-//! Guarantees: a dead connection is noticed within [`PING_EVERY`] + [`PONG_WITHIN`]; connecting
-//! gives up after a bounded time; after shutdown the stream has [`GOODBYE`] to end.
+//! Guarantees: a dead connection is noticed within `PING_EVERY` + `PONG_WITHIN`; connecting
+//! gives up after a bounded time; after shutdown the stream has `GOODBYE` to end.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The one table of metadata keys, and reading a map of strings by it.
 //!
 //! Guarantees: every key is read, or refused with the nearest good one, whatever the map's order.
-//! Each value is checked alone; what several keys say together is for [`super::spec`].
+//! Each value is checked alone; what several keys say together is for `super::spec`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

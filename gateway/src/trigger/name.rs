@@ -1,7 +1,7 @@
 //! The name under which KEDA knows a metric, where the metadata does not give one.
 //!
 //! Guarantees: the name depends on nothing but what is measured, in which shape. It is a valid
-//! path segment of at most [`MAX_NAME`] characters; triggers that measure something else have
+//! path segment of at most `MAX_NAME` characters; triggers that measure something else have
 //! another name. Where the readable form cannot say it all, a hash of the whole text ends it.
 
 use std::fmt::Write as _;

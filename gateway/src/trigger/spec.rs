@@ -1,8 +1,8 @@
-//! scalerMetadata → [`Trigger`], the typed form that everything behind it works with.
+//! scalerMetadata → `Trigger`, the typed form that everything behind it works with.
 //!
 //! Guarantees: the result depends on the metadata and the profiles alone, not on the order of a
 //! map. Whatever could be a mistake is refused, all of it in one error, with the key, the bad word
-//! and what would be right. [`metric_spec`] agrees with [`parse`] wherever that succeeds, and
+//! and what would be right. `metric_spec` agrees with `parse` wherever that succeeds, and
 //! still answers where something else than name and target is broken.
 
 use std::collections::HashMap;

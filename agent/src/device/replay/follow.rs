@@ -1,6 +1,6 @@
 //! A file read line by line while someone else may still be writing it.
 //!
-//! Guarantees: memory is bounded by one line of [`MAX_LINE`] bytes; nothing is waited for; a file
+//! Guarantees: memory is bounded by one line of `MAX_LINE` bytes; nothing is waited for; a file
 //! that shrank, was replaced or was rewritten is noticed and read from its beginning.
 
 use std::fs::{File, Metadata};
