@@ -10,6 +10,8 @@ use shared::process;
 use tokio_util::sync::CancellationToken;
 
 fn main() -> ExitCode {
+    // Before anything opens a connection. It fails only if one is installed already.
+    rustls::crypto::ring::default_provider().install_default().ok();
     let cli = Cli::parse();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,

@@ -10,10 +10,10 @@ const SHIPPED: [&str; 4] = ["agent", "gateway", "proto", "shared"];
 
 /// What they are built on, named by them and not only by something they use.
 const FOUNDATIONS: &[&str] =
-    &["dashmap", "hyper", "prost", "serde", "tokio", "tonic", "tower", "tracing"];
+    &["dashmap", "hyper", "kube", "prost", "serde", "tokio", "tonic", "tower", "tracing"];
 
 /// What joins the foundations with the parts that are still to come.
-const STILL_TO_COME: &[&str] = &["kube", "nvml-wrapper"];
+const STILL_TO_COME: &[&str] = &["nvml-wrapper"];
 
 const TOP_LEVEL: [&str; 9] = [
     "Cargo.toml",
