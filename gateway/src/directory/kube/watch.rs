@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use shared::identity::ScaledObjectKey;
 use shared::process::Clock;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -30,6 +31,8 @@ use crate::trigger::profile::Profiles;
 /// The first delay after a failure; it doubles up to the last.
 const FIRST_DELAY: Duration = Duration::from_millis(250);
 const LAST_DELAY: Duration = Duration::from_secs(10);
+/// Failures further apart than this have nothing to do with each other.
+const FORGIVEN: Duration = Duration::from_secs(30);
 
 /// What every watch needs.
 #[derive(Clone)]
@@ -133,7 +136,8 @@ impl Follower {
 #[derive(Default)]
 struct Trouble {
     failures: u32,
-    last: Option<String>,
+    said: Option<String>,
+    last: Option<Instant>,
 }
 
 impl Trouble {
@@ -146,6 +150,10 @@ impl Trouble {
 
     /// Says what is new about `failure`; true if only a new list can help.
     fn begins(&mut self, name: &str, failure: &watcher::Error) -> bool {
+        let now = Instant::now();
+        if self.last.replace(now).is_some_and(|last| now - last > FORGIVEN) {
+            self.failures = 0;
+        }
         self.failures = self.failures.saturating_add(1);
         let code = code_of(failure);
         let said = match code {
@@ -154,9 +162,9 @@ impl Trouble {
             Some(410) => return true,
             _ => failure.to_string(),
         };
-        if self.last.as_ref() != Some(&said) {
+        if self.said.as_ref() != Some(&said) {
             warn!(watch = name, error = %said, "the watch failed, the last known state stays");
-            self.last = Some(said);
+            self.said = Some(said);
         }
         false
     }
