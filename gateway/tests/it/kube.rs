@@ -14,14 +14,14 @@ const UTILIZATION: &[(&str, &str)] = &[("targetValue", "70")];
 
 /// A gateway that knows its cluster from `api`.
 async fn gateway_with(api: &ApiServer, tweak: impl FnOnce(&mut ServeConfig)) -> TestGateway {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("kubeconfig");
     api.kubeconfig(&path);
     let mut config = ServeConfig::local(path.clone());
     config.directory = DirectorySource::Kube;
     config.kube.kubeconfig = Some(path);
     tweak(&mut config);
-    TestGateway::try_start_with(folder, config).await.unwrap()
+    TestGateway::try_start_with(folder, config).await.expect("the gateway starts")
 }
 
 async fn gateway(api: &ApiServer) -> TestGateway {
@@ -33,7 +33,7 @@ fn deployment(api: &ApiServer, namespace: &str, name: &str, replicas: u32, selec
 }
 
 fn scales(api: &ApiServer, object: &str, target: Value) {
-    let (namespace, name) = object.split_once('/').unwrap();
+    let (namespace, name) = object.split_once('/').expect("namespace/name");
     let metadata = json!({"targetValue": "70"});
     api.apply("scaledobjects", scaled_object(namespace, name, target, metadata));
 }
@@ -298,9 +298,9 @@ async fn strange_objects_are_left_out_and_harm_nobody() {
     api.apply("scaledobjects", big);
     let gateway = gateway(&api).await;
     gateway.trigger("ml/big", UTILIZATION).await.becomes(0.0).await;
-    for n in 0..specs.len() {
+    for (n, spec) in specs.iter().enumerate() {
         let bad = gateway.trigger(&format!("ml/bad-{n}"), UTILIZATION).await;
-        assert_eq!(bad.value().await.unwrap_err().code(), Code::NotFound, "{}", specs[n]);
+        assert_eq!(bad.value().await.unwrap_err().code(), Code::NotFound, "{spec}");
     }
     // Mended, it is there.
     scales(&api, "ml/bad-3", json!({"name": "llm"}));

@@ -24,13 +24,14 @@ struct Watching {
 }
 
 async fn watching(api: &ApiServer) -> Watching {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("kubeconfig");
     api.kubeconfig(&path);
     let directory = Arc::new(Directory::default());
     let profiles = Arc::new(Profiles::default());
     let (to, clock) = (directory.clone(), Clock::start());
-    let kube = KubeDirectory::connect(Some(&path), &[], to, profiles, clock).await.unwrap();
+    let kube = KubeDirectory::connect(Some(&path), &[], to, profiles, clock).await;
+    let kube = kube.expect("it can be set up");
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(kube.watch(shutdown.clone()));
     Watching { directory, shutdown, task }
