@@ -128,7 +128,7 @@ pub struct Workload {
     /// `status.replicas`.
     pub status_replicas: u32,
     /// Pods its selector matches, by name; terminal ones and those being deleted included.
-    pub pods: Vec<Pod>,
+    pub pods: Vec<Arc<Pod>>,
     /// Pods that were Ready and are so no more.
     pub gone: Vec<GonePod>,
     /// Since when fewer pods exist than are ordered.
@@ -149,9 +149,9 @@ pub struct Pod {
     /// Its address.
     pub ip: Option<Arc<str>>,
     /// Its named ports.
-    pub ports: BTreeMap<String, u16>,
+    pub ports: Box<[(Arc<str>, u16)]>,
     /// The annotations we read.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Box<[(Arc<str>, Arc<str>)]>,
     /// Pods of one group are read as one (LeaderWorkerSet).
     pub group: Option<Arc<str>>,
     /// Whether only its group is selected, and not the pod itself.
@@ -172,7 +172,7 @@ pub struct Pod {
 #[derive(Clone, Debug, PartialEq)]
 pub struct GonePod {
     /// The pod, as it was.
-    pub pod: Pod,
+    pub pod: Arc<Pod>,
     /// Until when it was Ready.
     pub until: Timestamp,
 }
@@ -202,6 +202,16 @@ impl Pod {
     /// Whether the HPA counts it as ready: Running and Ready, even while it is being deleted.
     pub fn is_ready_running(&self) -> bool {
         self.ready && self.phase == Phase::Running && !self.beside
+    }
+
+    /// The port of that name.
+    pub fn port(&self, name: &str) -> Option<u16> {
+        self.ports.iter().find(|(known, _)| &**known == name).map(|(_, port)| *port)
+    }
+
+    /// The annotation of that name.
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        self.annotations.iter().find(|(known, _)| &**known == name).map(|(_, text)| &**text)
     }
 
     fn is_same_as(&self, other: &Self) -> bool {
@@ -294,6 +304,8 @@ impl Snapshot {
                 for pod in workload.pods.iter().chain(gone) {
                     let scaled = snapshot.scaled_pods.entry(pod.key.clone()).or_default();
                     scaled.look_back = look_back.max(scaled.look_back);
+                    // Usually one: no room for more.
+                    scaled.by.reserve_exact(1);
                     scaled.by.push(object.key.clone());
                 }
             }

@@ -31,6 +31,12 @@ macro_rules! name {
             }
         }
 
+        impl From<Arc<str>> for $type {
+            fn from(text: Arc<str>) -> Self {
+                Self(text)
+            }
+        }
+
         impl std::borrow::Borrow<str> for $type {
             fn borrow(&self) -> &str {
                 &self.0

@@ -126,7 +126,7 @@ pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Times
     seen
 }
 
-fn count<'a>(pods: impl Iterator<Item = &'a Pod>) -> u32 {
+fn count<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> u32 {
     u32::try_from(pods.count()).unwrap_or(u32::MAX)
 }
 

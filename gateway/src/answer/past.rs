@@ -40,7 +40,7 @@ impl<'a> WorkloadPast<'a> {
         });
         let gone =
             workload.gone.iter().filter(|gone| gone.until > from && gone.pod.group.is_none());
-        let gone = gone.map(|gone| (vec![&gone.pod], gone.pod.since, Some(gone.until)));
+        let gone = gone.map(|gone| (vec![&*gone.pod], gone.pod.since, Some(gone.until)));
         here.chain(gone).collect()
     }
 

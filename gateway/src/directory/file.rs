@@ -91,9 +91,9 @@ struct PodEntry {
     node: Option<NodeName>,
     ip: Option<Arc<str>>,
     #[serde(default)]
-    ports: BTreeMap<String, u16>,
+    ports: BTreeMap<Arc<str>, u16>,
     #[serde(default)]
-    annotations: BTreeMap<String, String>,
+    annotations: BTreeMap<Arc<str>, Arc<str>>,
     group: Option<Arc<str>>,
     #[serde(default)]
     terminating: bool,
@@ -336,11 +336,11 @@ impl WorkloadEntry {
             let before = known.and_then(|(entries, workload)| {
                 let same = |e: &&PodEntry| e.name == entry.name && e.uid == entry.uid;
                 let pod = workload.pods.iter().find(|pod| pod.key.name == entry.name)?;
-                Some((entries.pods.iter().find(same)?, pod))
+                Some((entries.pods.iter().find(same)?, &**pod))
             });
-            entry.pod(&self.namespace, before, now)
+            Arc::new(entry.pod(&self.namespace, before, now))
         });
-        let pods: Vec<Pod> = pods.collect();
+        let pods: Vec<Arc<Pod>> = pods.collect();
         let not_terminating = pods.iter().filter(|pod| !pod.terminating).count();
         let workload = Workload {
             key: self.key(),
@@ -364,8 +364,8 @@ impl PodEntry {
             uid: self.uid.clone(),
             node: self.node.clone(),
             ip: self.ip.clone(),
-            ports: self.ports.clone(),
-            annotations: self.annotations.clone(),
+            ports: self.ports.clone().into_iter().collect(),
+            annotations: self.annotations.clone().into_iter().collect(),
             group: self.group.clone(),
             beside: false,
             terminating: self.terminating,

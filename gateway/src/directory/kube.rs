@@ -9,6 +9,8 @@
 pub mod access;
 /// What the watches have said so far, and the snapshot made of it.
 pub mod index;
+/// One copy of each text.
+pub mod intern;
 /// ScaledObjects and ScaledJobs as the API server gives them.
 pub mod object;
 /// Pods as the API server gives them.

@@ -63,8 +63,8 @@ impl World {
             uid: uid.map(Into::into),
             node: node.map(Into::into),
             ip: None,
-            ports: BTreeMap::new(),
-            annotations: BTreeMap::new(),
+            ports: Box::default(),
+            annotations: Box::default(),
             group: None,
             terminating: false,
             phase: Phase::Running,
@@ -73,7 +73,7 @@ impl World {
             beside: false,
             unscheduled: None,
         });
-        let pods: Vec<Pod> = pods.collect();
+        let pods: Vec<Arc<Pod>> = pods.map(Arc::new).collect();
         let seen = Workload {
             key: key.clone(),
             replicas,

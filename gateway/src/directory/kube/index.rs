@@ -81,7 +81,7 @@ pub struct Index {
     watches: Vec<Watch>,
     objects: HashMap<(ScaledKind, ScaledObjectKey), (Declared, Duration)>,
     scales: HashMap<Target, Result<Scale, Absent>>,
-    pods: HashMap<Arc<str>, BTreeMap<Arc<str>, LabelledPod>>,
+    pods: HashMap<Arc<str>, HashMap<Arc<str>, LabelledPod>>,
     workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
     /// Namespaces of which something changed since the last snapshot.
     dirty: HashSet<Arc<str>>,
@@ -294,10 +294,10 @@ impl Index {
     }
 
     /// The pods that `selector` selects, and those of their groups.
-    fn selected(&self, namespace: &str, selector: &Selector) -> Vec<Pod> {
+    fn selected(&self, namespace: &str, selector: &Selector) -> Vec<Arc<Pod>> {
         let Some(all) = self.pods.get(namespace) else { return Vec::new() };
         let is_selected = |pod: &&LabelledPod| selector.matches(&pod.labels);
-        let mut pods: Vec<Pod> =
+        let mut pods: Vec<Arc<Pod>> =
             all.values().filter(is_selected).map(|pod| pod.pod.clone()).collect();
         let groups: HashSet<Arc<str>> = pods.iter().filter_map(|pod| pod.group.clone()).collect();
         if !groups.is_empty() {
@@ -305,7 +305,7 @@ impl Index {
                 .values()
                 .filter(|pod| !is_selected(pod))
                 .filter(|pod| pod.pod.group.as_ref().is_some_and(|group| groups.contains(group)));
-            pods.extend(beside.map(|pod| Pod { beside: true, ..pod.pod.clone() }));
+            pods.extend(beside.map(|pod| Arc::new(Pod { beside: true, ..(*pod.pod).clone() })));
         }
         pods
     }
@@ -325,11 +325,12 @@ impl Item {
 /// Kubernetes dates a change by some node's wall clock. What we saw otherwise at `as_of` changed
 /// after it, whatever that clock says; what did not change keeps its time.
 fn bound_since(new: &mut LabelledPod, before: Option<&LabelledPod>, as_of: Option<Timestamp>) {
-    let since = &mut new.pod.since;
-    match before {
-        Some(before) if before.pod.ready == new.pod.ready && before.changed == new.changed => {
-            *since = before.pod.since;
+    let since = match (before, as_of) {
+        (Some(before), _) if before.pod.ready == new.pod.ready && before.changed == new.changed => {
+            before.pod.since
         }
-        _ => *since = as_of.map_or(*since, |as_of| as_of.max(*since)),
-    }
+        (_, Some(as_of)) => as_of.max(new.pod.since),
+        (_, None) => return,
+    };
+    Arc::make_mut(&mut new.pod).since = since;
 }

@@ -14,6 +14,7 @@ use serde::Deserialize;
 use shared::identity::PodKey;
 use shared::time::Timestamp;
 
+use super::intern::Interner;
 use super::selector::{Labels, label};
 use crate::directory::{Phase, Pod};
 
@@ -28,7 +29,7 @@ const MAX_TEXT: usize = 256;
 #[derive(Clone, Debug, PartialEq)]
 pub struct LabelledPod {
     /// The pod.
-    pub pod: Pod,
+    pub pod: Arc<Pod>,
     /// All of its labels.
     pub labels: Labels,
     /// When Kubernetes says that it became Ready, or ceased to be.
@@ -124,13 +125,13 @@ impl Resource for PodObject {
 }
 
 /// Namespace and name; `None` for what has none.
-pub fn key(object: &PodObject) -> Option<PodKey> {
+pub fn key(object: &PodObject, texts: &mut Interner) -> Option<PodKey> {
     let meta = &object.metadata;
-    Some(PodKey::new(meta.namespace.as_deref()?, meta.name.as_deref()?))
+    Some(PodKey::new(texts.one(meta.namespace.as_deref()?), meta.name.as_deref()?))
 }
 
 /// What is kept of the pod `key`.
-pub fn labelled(key: PodKey, object: PodObject, at: Moment) -> LabelledPod {
+pub fn labelled(key: PodKey, object: PodObject, at: Moment, texts: &mut Interner) -> LabelledPod {
     let PodObject { metadata, spec, status } = object;
     let condition = |kind: &str| status.conditions.iter().find(|c| c.kind == kind);
     let ready = condition("Ready");
@@ -138,31 +139,39 @@ pub fn labelled(key: PodKey, object: PodObject, at: Moment) -> LabelledPod {
     let changed = changed.or(metadata.creation_timestamp.as_ref());
     let changed = changed.map(|time| SystemTime::from(time.0));
     let unscheduled = condition("PodScheduled").filter(|c| c.status == "False");
-    let labels = sorted(metadata.labels.unwrap_or_default());
-    let annotations = metadata.annotations.unwrap_or_default().into_iter();
-    let ports = spec.containers.into_iter().flat_map(|container| container.ports);
+    let labels = pairs(metadata.labels, texts, |_, _| true);
+    let is_read = |key: &str, text: &str| key.starts_with(ANNOTATIONS) && text.len() <= MAX_TEXT;
     let pod = Pod {
         key,
         uid: metadata.uid.map(Into::into),
-        node: spec.node_name.filter(|name| !name.is_empty()).map(Into::into),
+        node: spec.node_name.filter(|name| !name.is_empty()).map(|name| texts.one(&name).into()),
         ip: status.pod_ip.clone().filter(|ip| !ip.is_empty()),
-        ports: ports.filter_map(|port| Some((port.name?, port.container_port))).collect(),
-        annotations: annotations
-            .filter(|(k, v)| k.starts_with(ANNOTATIONS) && v.len() <= MAX_TEXT)
-            .collect(),
-        group: label(&labels, GROUP).map(Into::into),
+        ports: ports(&spec.containers, texts),
+        annotations: pairs(metadata.annotations, texts, is_read),
+        group: label(&labels, GROUP).map(|group| texts.one(group)),
         beside: false,
         terminating: metadata.deletion_timestamp.is_some(),
         phase: phase(status.phase.as_deref()),
         ready: ready.is_some_and(|ready| ready.status == "True"),
         since: changed.map_or(at.now, |changed| moment(changed, at)),
-        unscheduled: unscheduled.map(why_unscheduled),
+        unscheduled: unscheduled.map(|condition| texts.one(why_unscheduled(condition))),
     };
-    LabelledPod { pod, labels, changed }
+    LabelledPod { pod: Arc::new(pod), labels, changed }
 }
 
-fn sorted(labels: BTreeMap<String, String>) -> Labels {
-    labels.into_iter().map(|(key, value)| (key.into_boxed_str(), value.into_boxed_str())).collect()
+/// Those of `map` that are read, sorted by key.
+fn pairs(
+    map: Option<BTreeMap<String, String>>,
+    texts: &mut Interner,
+    is_read: impl Fn(&str, &str) -> bool,
+) -> Labels {
+    let read = map.iter().flatten().filter(|(key, text)| is_read(key, text));
+    read.map(|(key, text)| (texts.one(key), texts.one(text))).collect()
+}
+
+fn ports(containers: &[Container], texts: &mut Interner) -> Box<[(Arc<str>, u16)]> {
+    let ports = containers.iter().flat_map(|container| &container.ports);
+    ports.filter_map(|port| Some((texts.one(port.name.as_deref()?), port.container_port))).collect()
 }
 
 fn phase(text: Option<&str>) -> Phase {
@@ -180,8 +189,8 @@ fn moment(time: SystemTime, at: Moment) -> Timestamp {
     at.now - at.wall.duration_since(time).unwrap_or_default()
 }
 
-fn why_unscheduled(condition: &Condition) -> Arc<str> {
+fn why_unscheduled(condition: &Condition) -> &str {
     let said = condition.message.as_ref().filter(|text| !text.is_empty());
     let said = said.or(condition.reason.as_ref()).map_or("no reason given", String::as_str);
-    said[..said.floor_char_boundary(MAX_TEXT)].into()
+    &said[..said.floor_char_boundary(MAX_TEXT)]
 }

@@ -4,10 +4,12 @@
 //! the empty selector matches nothing (an HPA refuses it too). `kube::core::Selector` has the same
 //! expressions but does not read text.
 
+use std::sync::Arc;
+
 use kube::core::Expression;
 
 /// Labels of one object, sorted by key.
-pub type Labels = Box<[(Box<str>, Box<str>)]>;
+pub type Labels = Box<[(Arc<str>, Arc<str>)]>;
 
 /// A label selector; all of its expressions must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::index::{Action, Item, Key, Scope, What};
+use super::intern::Interner;
 use super::object;
 use super::pod::{self, Moment, PodObject};
 use super::{Said, access};
@@ -63,7 +64,9 @@ impl Follower {
                         Some(only) => Api::namespaced(self.client.clone(), only),
                     };
                     let clock = self.clock;
-                    self.run(number, "pods", api, |event| pod_action(event, clock)).await;
+                    let mut texts = Interner::default();
+                    let action = |event| pod_action(event, clock, &mut texts);
+                    self.run(number, "pods", api, action).await;
                 }
                 What::Scaled(kind) => {
                     let resource = access::scaled(kind);
@@ -186,15 +189,15 @@ fn code_of(failure: &watcher::Error) -> Option<u16> {
     }
 }
 
-fn pod_action(event: Event<PodObject>, clock: Clock) -> Option<Action> {
+fn pod_action(event: Event<PodObject>, clock: Clock, texts: &mut Interner) -> Option<Action> {
     match event {
         Event::Init => Some(Action::Begin),
         Event::InitDone => Some(Action::Complete),
-        Event::Delete(object) => Some(Action::Delete(Key::Pod(pod::key(&object)?))),
+        Event::Delete(object) => Some(Action::Delete(Key::Pod(pod::key(&object, texts)?))),
         Event::Apply(object) | Event::InitApply(object) => {
             let now = clock.now();
             let at = Moment { now, wall: clock.wall(now) };
-            let pod = pod::labelled(pod::key(&object)?, object, at);
+            let pod = pod::labelled(pod::key(&object, texts)?, object, at, texts);
             Some(Action::Apply(Item::Pod(Box::new(pod))))
         }
     }
