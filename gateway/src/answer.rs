@@ -260,8 +260,11 @@ impl Answers {
     }
 
     fn snapshot(&self) -> Result<Arc<Snapshot>, Refusal> {
-        let loading = || Refusal::Unavailable("the directory is not loaded yet".into());
-        let snapshot = self.directory.snapshot().ok_or_else(loading)?;
+        let Some(snapshot) = self.directory.snapshot() else {
+            let waits_for = self.directory.waits_for();
+            let why = if waits_for.is_empty() { waits_for } else { format!(": {waits_for}") };
+            return Err(Refusal::Unavailable(format!("the directory is not loaded yet{why}")));
+        };
         let age = self.clock.now().since(snapshot.as_of());
         if age <= self.max_age {
             return Ok(snapshot);

@@ -35,6 +35,8 @@ const DEFAULT_LOOK_BACK: Duration = Duration::from_secs(70);
 #[derive(Debug)]
 pub struct Directory {
     snapshot: ArcSwapOption<Snapshot>,
+    /// What the first snapshot waits for.
+    waits_for: Mutex<String>,
     changed: watch::Sender<u64>,
 }
 
@@ -235,7 +237,9 @@ impl Workload {
         if let Some(before) = before {
             self.gone = before.gone.clone();
             for pod in before.pods.iter().filter(|pod| pod.ready && pod.exists()) {
-                let still = self.pods.iter().any(|p| p.is_same_as(pod) && p.ready && p.exists());
+                let at = self.pods.binary_search_by(|known| known.key.cmp(&pod.key));
+                let here = at.ok().map(|at| &self.pods[at]);
+                let still = here.is_some_and(|p| p.is_same_as(pod) && p.ready && p.exists());
                 if !still {
                     self.gone.push(GonePod { pod: pod.clone(), until: now });
                 }
@@ -261,7 +265,11 @@ impl Workload {
 
 impl Default for Directory {
     fn default() -> Self {
-        Self { snapshot: ArcSwapOption::empty(), changed: watch::Sender::new(0) }
+        Self {
+            snapshot: ArcSwapOption::empty(),
+            waits_for: Mutex::default(),
+            changed: watch::Sender::new(0),
+        }
     }
 }
 
@@ -269,6 +277,16 @@ impl Directory {
     /// The newest snapshot; `None` until the first is loaded.
     pub fn snapshot(&self) -> Option<Arc<Snapshot>> {
         self.snapshot.load_full()
+    }
+
+    /// What the first snapshot waits for, in words; empty where nothing is known of it.
+    pub fn waits_for(&self) -> String {
+        self.waits_for.lock().clone()
+    }
+
+    /// Says what the first snapshot waits for.
+    pub fn wait_for(&self, what: String) {
+        *self.waits_for.lock() = what;
     }
 
     /// Replaces the snapshot.

@@ -71,9 +71,11 @@ impl Pages {
         if pages.answers.is_warm() {
             return "ok\n".into_response();
         }
-        let waiting = match pages.answers.directory().snapshot() {
-            None => "waiting for the directory\n",
-            Some(_) => "waiting for the agents of ready pods\n",
+        let directory = pages.answers.directory();
+        let waiting = match (directory.snapshot(), directory.waits_for()) {
+            (None, what) if what.is_empty() => "waiting for the directory\n".into(),
+            (None, what) => format!("waiting for the directory: {what}\n"),
+            (Some(_), _) => "waiting for the agents of ready pods\n".into(),
         };
         (StatusCode::SERVICE_UNAVAILABLE, waiting).into_response()
     }

@@ -142,7 +142,7 @@ impl KubeDirectory {
             beat,
             shutdown.clone(),
         ));
-        let mut writer = Writer::new(self, want, renew);
+        let mut writer = Writer::new(self.scopes, self.directory, self.clock, (want, renew));
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -216,13 +216,18 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(of: KubeDirectory, want: latest::Sender<Wanted>, renew: latest::Sender<u64>) -> Self {
+    fn new(
+        scopes: Vec<Scope>,
+        directory: Arc<Directory>,
+        clock: Clock,
+        (want, renew): (latest::Sender<Wanted>, latest::Sender<u64>),
+    ) -> Self {
         Self {
-            lines: vec![Line::Down; of.scopes.len()],
-            index: Index::new(of.scopes),
+            lines: vec![Line::Down; scopes.len()],
+            index: Index::new(scopes),
             last_beat: None,
-            directory: of.directory,
-            clock: of.clock,
+            directory,
+            clock,
             want,
             renew,
             publish_at: Instant::now(),
@@ -283,7 +288,10 @@ impl Writer {
             }
             is_new
         });
-        if self.is_published || self.index.is_complete() {
+        let waits_for = if self.is_published { None } else { self.index.waits_for() };
+        if let Some(what) = waits_for {
+            self.directory.wait_for(what);
+        } else {
             self.directory.replace(self.index.snapshot(self.clock.now()));
             if !self.is_published {
                 info!("the directory is loaded");
@@ -292,5 +300,55 @@ impl Writer {
         }
         let took = begun.elapsed();
         self.publish_at = Instant::now() + SETTLE.max(took * 10);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(writer: &mut Writer, number: usize) {
+        writer.hear(number, Said::Action(Action::Begin));
+        writer.hear(number, Said::Action(Action::Complete));
+    }
+
+    #[test]
+    fn it_is_confirmed_only_while_every_watch_can_be_relied_on() {
+        let directory = Arc::new(Directory::default());
+        let renew = latest::Sender::new(0);
+        let renewed = renew.subscribe();
+        let ends = (latest::Sender::new(Wanted::default()), renew);
+        let mut writer = Writer::new(scopes(&[]), directory.clone(), Clock::start(), ends);
+        let at = |seconds: u64| Timestamp::START + Duration::from_secs(seconds);
+        let as_of = || directory.snapshot().map(|snapshot| snapshot.as_of());
+        writer.publish();
+        assert_eq!(directory.waits_for(), "scaledobjects, scaledjobs, pods not listed yet");
+        (0..3).for_each(|number| listed(&mut writer, number));
+        writer.publish();
+        writer.beat(at(10));
+        assert_eq!(as_of(), Some(at(10)));
+        // One fails: what the API server answers confirms nothing.
+        writer.hear(2, Said::Failed);
+        writer.beat(at(13));
+        assert_eq!(as_of(), Some(at(10)));
+        // It is opened again (just now, by the clock) and has not failed since: it does.
+        writer.hear(2, Said::Retrying);
+        writer.beat(at(16));
+        assert_eq!(as_of(), Some(at(16)));
+        // A list that has begun is not the truth before it is complete.
+        writer.hear(0, Said::Action(Action::Begin));
+        writer.beat(at(19));
+        assert_eq!(as_of(), Some(at(16)));
+        writer.hear(0, Said::Action(Action::Complete));
+        writer.beat(at(22));
+        assert_eq!(as_of(), Some(at(22)));
+        // After an outage everything is listed anew before anything is confirmed.
+        writer.beat(at(60));
+        assert_eq!((as_of(), *renewed.borrow()), (Some(at(22)), 1));
+        writer.beat(at(63));
+        assert_eq!(as_of(), Some(at(22)));
+        (0..3).for_each(|number| listed(&mut writer, number));
+        writer.beat(at(66));
+        assert_eq!(as_of(), Some(at(66)));
     }
 }

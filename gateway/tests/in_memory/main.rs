@@ -4,4 +4,5 @@
 
 mod cases;
 mod decision;
+mod kube_index;
 mod layering;

@@ -200,7 +200,8 @@ async fn keda_that_is_installed_later_is_waited_for() {
     let gateway = gateway(&api).await;
     sleep(Duration::from_millis(600)).await;
     let (status, body) = gateway.get("/readyz").await;
-    assert_eq!((status, body.as_str()), (503, "waiting for the directory\n"));
+    let waits = "waiting for the directory: scaledobjects, scaledjobs not listed yet\n";
+    assert_eq!((status, body.as_str()), (503, waits));
     let trigger = gateway.trigger("ml/so", UTILIZATION).await;
     assert_eq!(trigger.value().await.unwrap_err().code(), Code::Unavailable);
     trigger.spec().await.unwrap();

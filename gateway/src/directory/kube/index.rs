@@ -5,6 +5,7 @@
 //! nothing is read of a namespace but by objects of the same namespace.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,17 @@ pub struct Scope {
     pub what: What,
     /// Of which namespace; `None` for all.
     pub namespace: Option<Arc<str>>,
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.what {
+            What::Scaled(ScaledKind::Object) => "scaledobjects",
+            What::Scaled(ScaledKind::Job) => "scaledjobs",
+            What::Pods => "pods",
+        })?;
+        self.namespace.as_ref().map_or(Ok(()), |namespace| write!(f, " of {namespace}"))
+    }
 }
 
 /// Which objects are watched.
@@ -218,10 +230,23 @@ impl Index {
         targets.map(|target| (target.clone(), asked(target).unwrap_or_default())).collect()
     }
 
-    /// Whether everything has been read once.
-    pub fn is_complete(&self) -> bool {
-        self.watches.iter().all(|watch| watch.is_listed)
-            && self.targets().keys().all(|target| self.scales.contains_key(target))
+    /// What has not been read yet; `None` once everything has.
+    pub fn waits_for(&self) -> Option<String> {
+        let unlisted: Vec<String> = self
+            .watches
+            .iter()
+            .filter(|watch| !watch.is_listed)
+            .map(|watch| watch.scope.to_string())
+            .collect();
+        if !unlisted.is_empty() {
+            return Some(format!("{} not listed yet", unlisted.join(", ")));
+        }
+        let targets = self.targets();
+        let mut unread = targets.keys().filter(|target| !self.scales.contains_key(*target));
+        let first = unread.next()?;
+        let more = unread.count();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        Some(format!("/scale of {}{more} not read yet", first.key))
     }
 
     /// Whether watch number `watch` has been listed and is not being listed again.
