@@ -16,8 +16,14 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// What is logged: `info`, or per module `info,gateway::ingest=debug`
-    #[arg(long, global = true, env = "GPU_GATEWAY_LOG_FILTER", default_value = "info")]
+    /// What is logged: `info`, or per module `info,gateway::ingest=debug`. The Kubernetes client
+    /// is off by default: what goes wrong there is said once by the directory
+    #[arg(
+        long,
+        global = true,
+        env = "GPU_GATEWAY_LOG_FILTER",
+        default_value = "info,kube_client=off,kube_runtime=off"
+    )]
     pub log_filter: String,
     /// How it is logged
     #[arg(long, global = true, env = "GPU_GATEWAY_LOG_FORMAT", default_value = "text")]

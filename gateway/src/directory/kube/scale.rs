@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::index::Scale;
 use super::object::Target;
 use super::selector::Selector;
+use super::watch::chain;
 use crate::directory::Absent;
 
 /// A target is read again after this long, give or take.
@@ -184,7 +185,9 @@ async fn discovered(client: &Client, target: &Target) -> Result<ApiResource, Abs
             missing(format!("the cluster has no {version}"))
         }
         Err(kube::Error::Discovery(_)) => missing(format!("{version} has no kind {kind}")),
-        Err(error) => Err(Absent::Unread(format!("its kind cannot be read: {error}").into())),
+        Err(error) => {
+            Err(Absent::Unread(format!("its kind cannot be read: {}", chain(&error)).into()))
+        }
     }
 }
 
@@ -195,7 +198,9 @@ async fn scale(client: Client, target: &Target, kind: &ApiResource) -> Result<Sc
         Err(kube::Error::Api(status)) if status.code == 404 => {
             Err(Absent::Missing("there is no such workload".into()))
         }
-        Err(error) => Err(Absent::Unread(format!("its /scale cannot be read: {error}").into())),
+        Err(error) => {
+            Err(Absent::Unread(format!("its /scale cannot be read: {}", chain(&error)).into()))
+        }
     }
 }
 

@@ -163,7 +163,8 @@ impl Trouble {
             Some(404) => format!("{name} are not installed in the cluster, waiting for them"),
             // The API server ends watches now and then; that is no fault.
             Some(410) => return true,
-            _ => failure.to_string(),
+            Some(403) => format!("not allowed to list and watch {name}: {}", chain(failure)),
+            _ => chain(failure),
         };
         if self.said.as_ref() != Some(&said) {
             warn!(watch = name, error = %said, "the watch failed, the last known state stays");
@@ -176,6 +177,21 @@ impl Trouble {
         let doubled = FIRST_DELAY * 2_u32.saturating_pow(self.failures.saturating_sub(1).min(16));
         doubled.min(LAST_DELAY).mul_f64(0.5 + 0.5 * fastrand::f64())
     }
+}
+
+/// An error with what is behind it, each said once.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let said = source.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        next = source.source();
+    }
+    text
 }
 
 fn code_of(failure: &watcher::Error) -> Option<u16> {
