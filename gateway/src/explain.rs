@@ -336,6 +336,11 @@ fn why(state: &PodState, pod: &observed::Pod, now: Timestamp) -> Option<String> 
     let seconds = now.since(pod.since).as_secs();
     match state {
         PodState::Reporting(_) => None,
+        // Waiting for a place is not loading a model.
+        PodState::Starting | PodState::Stuck if pod.unscheduled.is_some() => {
+            let why = pod.unscheduled.as_deref().unwrap_or_default();
+            Some(format!("no node has room for it, for {seconds} s: {why}"))
+        }
         PodState::Starting if pod.ready => Some(format!("ready for {seconds} s only")),
         PodState::Starting => Some(format!("not ready for {seconds} s: starting")),
         PodState::Stuck => Some(format!("not ready for {seconds} s, longer than coldStartTimeout")),

@@ -186,6 +186,9 @@ async fn five_of_eight_pods_that_no_node_has_room_for_hold_or_shrink() {
     let trigger = gateway.trigger("ml/so", UTILIZATION).await;
     trigger.becomes(560.0).await;
     assert_eq!(ordered(560.0, 70.0), 8.0);
+    let explained = gateway.explain("ml/so").await;
+    let why = explained["pods"][7]["why"].as_str().expect("why it does not report");
+    assert!(why.starts_with("no node has room for it") && why.contains("nvidia.com/gpu"), "{why}");
     for n in 0..3 {
         agent.reads(&format!("GPU-ml-llm-{n}"), 20.0);
     }
