@@ -83,6 +83,6 @@ impl App {
         while let Some(ended) = uplinks.join_next().await {
             ended.context("uplink")?;
         }
-        collected
+        Ok(collected??)
     }
 }

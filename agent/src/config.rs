@@ -105,18 +105,12 @@ pub struct RunArgs {
     /// Stands for the environment variable that a pod's `fieldRef` usually fills.
     #[arg(long, env = "NODE_NAME", hide = true)]
     node_name: Option<String>,
-    /// Where readings come from: nvml, replay:FILE or sim:SPEC.
-    #[arg(long, env = "GPU_AGENT_SOURCE", default_value = "nvml")]
-    source: SourceSpec,
+    /// What the node is read through.
+    #[command(flatten)]
+    source: SourceArgs,
     /// Time between two samples, 100ms to 60s.
     #[arg(long, env = "GPU_AGENT_INTERVAL", default_value = "500ms", value_parser = interval)]
     interval: Duration,
-    /// YAML or JSON file: device UUID → holders, instead of what the source says.
-    #[arg(long, value_name = "FILE", env = "GPU_AGENT_HOLDERS")]
-    holders: Option<PathBuf>,
-    /// What happens after the last line of a recording.
-    #[arg(long, env = "GPU_AGENT_REPLAY_END", default_value = "hold")]
-    replay_end: ReplayEnd,
 }
 
 impl RunArgs {
@@ -133,11 +127,38 @@ impl RunArgs {
         Ok(RunConfig {
             gateways: self.gateways,
             node: node.into(),
-            source: self.source,
+            source: self.source.spec(),
             interval: self.interval,
-            holders: self.holders,
-            replay_end: self.replay_end,
+            holders: self.source.holders,
+            replay_end: self.source.replay_end,
         })
+    }
+}
+
+/// Flags of every subcommand that reads the node.
+#[derive(Clone, Debug, Args)]
+pub struct SourceArgs {
+    /// Where readings come from: nvml, replay:FILE or sim:SPEC.
+    #[arg(long, env = "GPU_AGENT_SOURCE", default_value = "nvml")]
+    source: SourceSpec,
+    /// NVIDIA's management library [default: libnvidia-ml.so.1, as the system finds it].
+    #[arg(long, value_name = "PATH", env = "GPU_AGENT_NVML_LIBRARY")]
+    nvml_library: Option<PathBuf>,
+    /// YAML or JSON file: device UUID → holders, instead of what the source says.
+    #[arg(long, value_name = "FILE", env = "GPU_AGENT_HOLDERS")]
+    pub holders: Option<PathBuf>,
+    /// What happens after the last line of a recording.
+    #[arg(long, env = "GPU_AGENT_REPLAY_END", default_value = "hold")]
+    pub replay_end: ReplayEnd,
+}
+
+impl SourceArgs {
+    /// The source, with everything that was said about it.
+    pub fn spec(&self) -> SourceSpec {
+        match &self.source {
+            SourceSpec::Nvml { .. } => SourceSpec::Nvml { library: self.nvml_library.clone() },
+            other => other.clone(),
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use shared::time::Timestamp;
 use tracing::{info, warn};
 
-use super::{DeviceSource, Observation};
+use super::{DeviceSource, Error, Observation};
 
 /// A file that grows, shrinks or is replaced.
 mod follow;
@@ -240,7 +240,7 @@ impl DeviceSource for Replay {
         self.state.clone()
     }
 
-    fn finished(&self) -> bool {
-        self.finished
+    fn finished(&self) -> Result<bool, Error> {
+        Ok(self.finished)
     }
 }

@@ -101,8 +101,8 @@ impl DeviceSource for Simulated {
         }
     }
 
-    fn finished(&self) -> bool {
-        false
+    fn finished(&self) -> Result<bool, Error> {
+        Ok(false)
     }
 }
 

@@ -22,7 +22,10 @@ fn parsed(args: &[&str]) -> Result<RunConfig, String> {
 #[test]
 fn flags_become_a_config_with_the_defaults_of_the_design() {
     let config = parsed(&["--gateway", "http://gw:6001", "--node", "n"]).unwrap();
-    assert_eq!(config, RunConfig::new("http://gw:6001", "n".into(), SourceSpec::Nvml));
+    assert_eq!(
+        config,
+        RunConfig::new("http://gw:6001", "n".into(), SourceSpec::Nvml { library: None })
+    );
     assert_eq!(config.interval, Duration::from_millis(500));
     let config =
         parsed(&["--gateway", "http://a:1,http://b:2", "--gateway", "http://[::1]:3"]).unwrap();
