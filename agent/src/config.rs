@@ -2,6 +2,7 @@
 //!
 //! Guarantees: past this file nothing is text that still has to be understood.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +14,11 @@ use shared::process::{LogFormat, VERSION};
 use crate::device::SourceSpec;
 use crate::device::replay::ReplayEnd;
 use crate::uplink::address::Gateway;
+
+/// Flags of the subcommands that show the node here.
+pub mod alone;
+
+use alone::{DoctorArgs, RecordArgs, ServeArgs, SnapshotArgs, TopArgs};
 
 /// Time between two samples where nothing else is said.
 pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(500);
@@ -34,6 +40,8 @@ pub struct RunConfig {
     pub holders: Option<PathBuf>,
     /// What happens after the last line of a recording.
     pub replay_end: ReplayEnd,
+    /// Where the local pages are served, beside the uplink.
+    pub http_listen: Option<SocketAddr>,
 }
 
 impl RunConfig {
@@ -46,6 +54,7 @@ impl RunConfig {
             interval: DEFAULT_INTERVAL,
             holders: None,
             replay_end: ReplayEnd::default(),
+            http_listen: None,
         }
     }
 }
@@ -84,6 +93,16 @@ impl Cli {
 pub enum Command {
     /// Push to the gateways until told to stop.
     Run(RunArgs),
+    /// Print what the node shows now, once, with no gateway.
+    Snapshot(SnapshotArgs),
+    /// Serve /metrics, /healthz and /api/v1/devices here, with no gateway.
+    Serve(ServeArgs),
+    /// Write what the node shows to a file, one line a sample, for `--source replay:FILE`.
+    Record(RecordArgs),
+    /// Print the table of devices every interval.
+    Top(TopArgs),
+    /// Look where the way from the driver to the readings is broken, and say what to do next.
+    Doctor(DoctorArgs),
 }
 
 /// Flags of `run`.
@@ -99,18 +118,18 @@ pub struct RunArgs {
         value_parser = gateway
     )]
     gateways: Vec<String>,
-    /// Node to speak for [default: $NODE_NAME, then the host name].
-    #[arg(long, value_name = "NAME", env = "GPU_AGENT_NODE")]
-    node: Option<String>,
-    /// Stands for the environment variable that a pod's `fieldRef` usually fills.
-    #[arg(long, env = "NODE_NAME", hide = true)]
-    node_name: Option<String>,
+    /// Whom it speaks for.
+    #[command(flatten)]
+    node: NodeArgs,
     /// What the node is read through.
     #[command(flatten)]
     source: SourceArgs,
     /// Time between two samples, 100ms to 60s.
     #[arg(long, env = "GPU_AGENT_INTERVAL", default_value = "500ms", value_parser = interval)]
     interval: Duration,
+    /// Serve /metrics, /healthz and /api/v1/devices here too [default: off].
+    #[arg(long, value_name = "ADDR", env = "GPU_AGENT_HTTP_LISTEN")]
+    http_listen: Option<SocketAddr>,
 }
 
 impl RunArgs {
@@ -119,19 +138,36 @@ impl RunArgs {
     /// # Errors
     /// When no name for the node is to be had.
     pub fn resolve(self) -> anyhow::Result<RunConfig> {
-        let given = [self.node, self.node_name].into_iter().flatten();
-        let node = match given.map(|name| name.trim().to_owned()).find(|name| !name.is_empty()) {
-            Some(node) => node,
-            None => host_name()?,
-        };
         Ok(RunConfig {
             gateways: self.gateways,
-            node: node.into(),
+            node: self.node.name()?,
             source: self.source.spec(),
             interval: self.interval,
             holders: self.source.holders,
             replay_end: self.source.replay_end,
+            http_listen: self.http_listen,
         })
+    }
+}
+
+/// Flags that name the node.
+#[derive(Clone, Debug, Args)]
+pub struct NodeArgs {
+    /// Node to speak for [default: $NODE_NAME, then the host name].
+    #[arg(long, value_name = "NAME", env = "GPU_AGENT_NODE")]
+    node: Option<String>,
+    /// Stands for the environment variable that a pod's `fieldRef` usually fills.
+    #[arg(long, env = "NODE_NAME", hide = true)]
+    node_name: Option<String>,
+}
+
+impl NodeArgs {
+    fn name(self) -> anyhow::Result<NodeName> {
+        let given = [self.node, self.node_name].into_iter().flatten();
+        match given.map(|name| name.trim().to_owned()).find(|name| !name.is_empty()) {
+            Some(node) => Ok(node.into()),
+            None => Ok(host_name()?.into()),
+        }
     }
 }
 

@@ -19,7 +19,8 @@ mod follow;
 /// One line of a recording.
 pub mod line;
 
-use follow::{Follower, MAX_LINE, Piece};
+pub(crate) use follow::MAX_LINE;
+use follow::{Follower, Piece};
 use line::Line;
 
 /// Unknown keys that are named before the rest goes unnamed: the file is not ours.
