@@ -19,11 +19,14 @@ use tokio::sync::oneshot;
 pub(crate) mod fields;
 /// How a holder is written, in recordings and in holders files alike.
 pub(crate) mod holder;
+/// The node's own GPUs, through NVIDIA's management library.
+pub mod nvml;
 /// Recorded samples, also while they are still being recorded.
 pub mod replay;
 /// Seeded load shapes on devices that do not exist.
 pub mod simulated;
 
+use nvml::Nvml;
 use replay::{Replay, ReplayEnd};
 use simulated::Simulated;
 
@@ -131,11 +134,6 @@ pub enum Error {
     /// `replay:` without a file.
     #[error("source replay needs a file; write replay:FILE")]
     NoFile,
-    /// This build cannot read hardware.
-    #[error(
-        "source nvml is not in this build; use replay:FILE (a recording) or sim:SPEC (simulated GPUs)"
-    )]
-    NoNvml,
     /// The simulation's spec is broken.
     #[error("source sim: {0}")]
     Simulation(String),
@@ -196,7 +194,10 @@ impl SourceSpec {
     /// When this build does not have it or a file of it cannot be read.
     pub fn open(self, node: &NodeName, end: ReplayEnd) -> Result<Box<dyn DeviceSource>, Error> {
         match self {
-            Self::Nvml { library: _ } => Err(Error::NoNvml),
+            Self::Nvml { library } => {
+                let settings = nvml::Settings { library, ..nvml::Settings::default() };
+                Ok(Box::new(Nvml::open(settings)?))
+            }
             Self::Replay(path) => match Replay::open(&path, end) {
                 Ok(replay) => Ok(Box::new(replay)),
                 Err(error) => Err(Error::File { path, error }),
