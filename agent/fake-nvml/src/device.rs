@@ -98,7 +98,7 @@ pub(crate) extern "C" fn nvmlDeviceGetIndex(
     device: nvmlDevice_t,
     index: *mut c_uint,
 ) -> nvmlReturn_t {
-    code(on("nvmlDeviceGetIndex", device).and_then(|chosen| put(index, chosen.index() as c_uint)))
+    code(write_index("nvmlDeviceGetIndex", device, index))
 }
 
 /// The N of `/dev/nvidiaN`; here it is the index.
@@ -107,7 +107,11 @@ pub(crate) extern "C" fn nvmlDeviceGetMinorNumber(
     device: nvmlDevice_t,
     minor: *mut c_uint,
 ) -> nvmlReturn_t {
-    nvmlDeviceGetIndex(device, minor)
+    code(write_index("nvmlDeviceGetMinorNumber", device, minor))
+}
+
+fn write_index(function: &str, device: nvmlDevice_t, target: *mut c_uint) -> Outcome<()> {
+    on(function, device).and_then(|chosen| put(target, chosen.index() as c_uint))
 }
 
 /// Memory as drivers from 510 on count it.

@@ -16,6 +16,7 @@ use nvml_wrapper_sys::bindings::{
 use parking_lot::Mutex;
 
 use crate::gate::{self, code, put};
+use crate::script::Event;
 
 /// XID, double-bit ECC error.
 pub(crate) const DEFAULT_TYPES: u64 = 0x8 | 0x2;
@@ -82,7 +83,8 @@ pub(crate) extern "C" fn nvmlEventSetWait_v2(
             while let Some(event) = script.events.get(sets.delivered) {
                 sets.delivered += 1;
                 if wanted.get(&event.gpu).is_some_and(|kinds| kinds & event.kind != 0) {
-                    return put(data, raw(event));
+                    let device = gate::handle(&gate::at("nvmlEventSetWait_v2", event.gpu)?);
+                    return put(data, raw(device, event));
                 }
             }
             drop(sets);
@@ -104,9 +106,9 @@ pub(crate) extern "C" fn nvmlEventSetFree(set: nvmlEventSet_t) -> nvmlReturn_t {
     })())
 }
 
-fn raw(event: &crate::script::Event) -> nvmlEventData_t {
+fn raw(device: nvmlDevice_t, event: &Event) -> nvmlEventData_t {
     nvmlEventData_t {
-        device: gate::handle(event.gpu),
+        device,
         eventType: event.kind,
         eventData: event.data,
         gpuInstanceId: u32::MAX,

@@ -15,6 +15,8 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_SUCCESS as SUCCESS, nvmlReturn_t,
 };
 
+use parking_lot::Mutex;
+
 use crate::script::{Gpu, Script, current};
 
 /// How often the library is initialised, less how often it was shut down.
@@ -75,19 +77,28 @@ pub(crate) fn at(function: &str, index: usize) -> Outcome<Chosen> {
     }
 }
 
-/// The GPU for a function on the one behind `handle`.
+/// The GPU for a function on the one behind `handle`, wherever that is now.
 pub(crate) fn device(function: &str, handle: nvmlDevice_t) -> Outcome<Chosen> {
-    let index = (handle as usize).checked_sub(FIRST).ok_or(INVALID_ARGUMENT)?;
-    at(function, index).map_err(|code| match code {
-        // It was there when the handle was given out.
-        INVALID_ARGUMENT if index < MOST => GPU_IS_LOST,
-        other => other,
-    })
+    let number = (handle as usize).checked_sub(FIRST).ok_or(INVALID_ARGUMENT)?;
+    let (uuid, before) = HANDLES.lock().get(number).cloned().ok_or(INVALID_ARGUMENT)?;
+    let script = current();
+    let is_it = |gpu: &Gpu| gpu.uuid.bytes() == uuid;
+    let index = match script.gpus.get(before).filter(|gpu| is_it(gpu)) {
+        Some(_) => before,
+        None => script.gpus.iter().position(is_it).ok_or(GPU_IS_LOST)?,
+    };
+    at(function, index)
 }
 
-/// The handle of the GPU at `index`.
-pub(crate) fn handle(index: usize) -> nvmlDevice_t {
-    (FIRST + index) as nvmlDevice_t
+/// The handle of a GPU; it stays the GPU's when indices change.
+pub(crate) fn handle(chosen: &Chosen) -> nvmlDevice_t {
+    let known = (chosen.gpu().uuid.bytes().to_vec(), chosen.index);
+    let mut handles = HANDLES.lock();
+    let number = handles.iter().position(|handle| *handle == known).unwrap_or(handles.len());
+    if number == handles.len() {
+        handles.push(known);
+    }
+    (FIRST + number) as nvmlDevice_t
 }
 
 /// Whatever the script says, or that it is not supported.
@@ -114,7 +125,9 @@ pub(crate) fn code(outcome: Outcome<()>) -> nvmlReturn_t {
 const STEP: Duration = Duration::from_millis(2);
 /// Handles look like no index and no pointer.
 const FIRST: usize = 0xFA4E_0000;
-const MOST: usize = 1_024;
+
+/// UUID and index of every GPU that a handle was given out for.
+static HANDLES: Mutex<Vec<(Vec<u8>, usize)>> = Mutex::new(Vec::new());
 
 fn is_named<'a>(mut names: impl Iterator<Item = &'a String>, function: &str) -> bool {
     names.any(|name| name == "*" || name == function)

@@ -33,15 +33,19 @@ pub(crate) fn write_text(target: *mut c_char, length: c_uint, text: &[u8]) -> Ou
 /// Starts the library for one more user.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvmlInit_v2() -> nvmlReturn_t {
-    code(gate::always("nvmlInit_v2").map(|_| {
-        USERS.fetch_add(1, Ordering::SeqCst);
-    }))
+    start("nvmlInit_v2")
 }
 
 /// The same, with flags that make no difference here.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> nvmlReturn_t {
-    nvmlInit_v2()
+    start("nvmlInitWithFlags")
+}
+
+fn start(function: &str) -> nvmlReturn_t {
+    code(gate::always(function).map(|_| {
+        USERS.fetch_add(1, Ordering::SeqCst);
+    }))
 }
 
 /// Ends the library for one user.
@@ -81,7 +85,7 @@ pub(crate) extern "C" fn nvmlDeviceGetHandleByIndex_v2(
 ) -> nvmlReturn_t {
     code((|| {
         let chosen = gate::at("nvmlDeviceGetHandleByIndex_v2", index as usize)?;
-        put(device, gate::handle(chosen.index()))
+        put(device, gate::handle(&chosen))
     })())
 }
 
@@ -102,6 +106,7 @@ pub(crate) unsafe extern "C" fn nvmlDeviceGetHandleByUUID(
         // SAFETY: the caller vouches for it.
         let uuid = unsafe { std::ffi::CStr::from_ptr(uuid) }.to_bytes();
         let index = script.gpus.iter().position(|gpu| gpu.uuid.bytes() == uuid);
-        put(device, gate::handle(index.ok_or(NOT_FOUND)?))
+        let chosen = gate::at("nvmlDeviceGetHandleByUUID", index.ok_or(NOT_FOUND)?)?;
+        put(device, gate::handle(&chosen))
     })())
 }

@@ -121,7 +121,8 @@ impl File {
     fn look(&mut self) -> Arc<Script> {
         let print = |file: Metadata| (file.ino(), file.mtime(), file.mtime_nsec(), file.len());
         let found = fs::metadata(&self.path).ok().map(print);
-        if found != self.seen {
+        // A script that is gone leaves everything as it was.
+        if found.is_some() && found != self.seen {
             let text = fs::read_to_string(&self.path).unwrap_or_default();
             match serde_json::from_str(&text) {
                 Ok(script) => {

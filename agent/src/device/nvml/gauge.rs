@@ -46,8 +46,8 @@ pub(super) struct Past {
 pub(super) struct Gauge<'nvml> {
     pub(super) device: Device<'nvml>,
     asking: Asking<'nvml>,
-    /// What this device said it does not have.
-    absent: RefCell<Vec<&'static str>>,
+    /// What there is not, and whether it is the library that does not have it.
+    absent: RefCell<Vec<(&'static str, bool)>>,
 }
 
 impl<'nvml> Gauge<'nvml> {
@@ -146,17 +146,8 @@ impl<'nvml> Gauge<'nvml> {
     }
 
     fn memory(&self, read: &mut Read) -> Result<(), Fault> {
-        let v2 = self.ask("its memory", |device| {
-            device.memory_info().map(|memory| (memory.total, memory.used))
-        });
-        let memory = match v2 {
-            // An older driver; there, what is reserved is used.
-            Err(error) if is_absent(&error) || is_version(&error) => {
-                self.ask("its memory as old drivers tell it", raw::memory_v1)
-            }
-            other => other,
-        };
-        let memory = match memory {
+        let memory = match self.memory_bytes() {
+            Ok((0, _)) => Err(NvmlError::NoData),
             Ok((total, used)) => Ok((total as f64 / MIB, used as f64 / MIB)),
             // Boards whose GPU has no memory of its own.
             Err(NvmlError::NotSupported) => {
@@ -165,21 +156,30 @@ impl<'nvml> Gauge<'nvml> {
             }
             Err(error) => Err(error),
         };
-        if let Ok((total, _)) = &memory {
-            read.memory_total_mib = Some(*total).filter(|total| *total > 0.0);
-        }
-        let percent = memory.as_ref().map(|(total, used)| used / total * 100.0);
-        let percent = match percent {
-            Ok(percent) => Reading::Ok(percent),
-            Err(_) => Reading::Unsupported,
-        };
+        read.memory_total_mib = memory.as_ref().ok().map(|(total, _)| *total);
+        let total = read.memory_total_mib.unwrap_or(f64::INFINITY);
         let used = reading(memory.map(|(_, used)| used))?;
-        read.put(
-            Metric::MemoryUsedPercent,
-            if let Reading::Failed(_) = used { used.clone() } else { percent },
-        );
+        let percent = match &used {
+            Reading::Ok(used) => Reading::Ok(used / total * 100.0),
+            other => other.clone(),
+        };
+        read.put(Metric::MemoryUsedPercent, percent);
         read.put(Metric::MemoryUsedMib, used);
         Ok(())
+    }
+
+    /// Total and used.
+    fn memory_bytes(&self) -> Result<(u64, u64), NvmlError> {
+        let v2 = self.ask("its memory", |device| {
+            device.memory_info().map(|memory| (memory.total, memory.used))
+        });
+        match v2 {
+            // An older driver; there, what is reserved is used.
+            Err(error) if is_absent(&error) || is_version(&error) => {
+                self.ask("its memory as old drivers tell it", raw::memory_v1)
+            }
+            other => other,
+        }
     }
 
     fn power(&self, energy: &mut Energy, now: Timestamp) -> Result<Reading, Fault> {
@@ -206,12 +206,17 @@ impl<'nvml> Gauge<'nvml> {
         what: &'static str,
         call: impl FnOnce(&Device<'nvml>) -> Result<T, NvmlError>,
     ) -> Result<T, NvmlError> {
-        if self.absent.borrow().contains(&what) {
-            return Err(NvmlError::NotSupported);
+        match self.absent.borrow().iter().find(|(absent, _)| *absent == what) {
+            Some((_, true)) => return Err(NvmlError::FunctionNotFound),
+            Some((_, false)) => return Err(NvmlError::NotSupported),
+            None => {}
         }
         let answer = self.asking.ask(what, || call(&self.device));
-        if answer.as_ref().is_err_and(is_absent) {
-            self.absent.borrow_mut().push(what);
+        if let Err(error) = &answer
+            && is_absent(error)
+        {
+            let in_library = !matches!(error, NvmlError::NotSupported);
+            self.absent.borrow_mut().push((what, in_library));
         }
         answer
     }
@@ -254,6 +259,7 @@ fn again(error: &NvmlError) -> NvmlError {
         NvmlError::DriverNotLoaded => NvmlError::DriverNotLoaded,
         NvmlError::LibRmVersionMismatch => NvmlError::LibRmVersionMismatch,
         NvmlError::NotSupported => NvmlError::NotSupported,
+        NvmlError::FunctionNotFound => NvmlError::FunctionNotFound,
         NvmlError::NoPermission => NvmlError::NoPermission,
         NvmlError::UnexpectedVariant(code) => NvmlError::UnexpectedVariant(*code),
         _ => NvmlError::Unknown,
