@@ -3,5 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
 mod demo;
+#[path = "../../../agent/tests/it/fake_nvml.rs"]
+mod fake_nvml;
+mod nvml;
 mod processes;
+mod support;
 mod workspace;
