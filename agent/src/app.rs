@@ -4,6 +4,7 @@
 //! ends first, so that every stream ends by itself after the last frame.
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -92,12 +93,13 @@ impl App {
     /// When the collector or an uplink ended in a way that is a bug.
     pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let clock = Clock::start();
+        let mut first = None;
         if self.gateways.is_empty() {
-            let first = local::first(&mut self.collector, clock);
-            let Some(first) = shutdown.run_until_cancelled(first).await else { return Ok(()) };
-            first?;
+            let look = local::first(&mut self.collector, clock);
+            let Some(taken) = shutdown.run_until_cancelled(look).await else { return Ok(()) };
+            first = Some(Arc::new(taken?));
         }
-        let (newest, frames) = watch::channel(None);
+        let (newest, frames) = watch::channel(first);
         let serving = shutdown.child_token();
         let mut tasks = JoinSet::new();
         if let Some(listener) = self.http {

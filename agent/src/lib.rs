@@ -5,8 +5,9 @@
 //!
 //! ```text
 //!  device ──▶ owner ──▶ frame ──▶ watch channel ──▶ uplink ──▶ gateway replicas
-//!  (replay,   (shares)  (inventory (newest frame     (one stream
-//!   simulated)           + sample)  only, no queue)   per address)
+//!  (nvml,     (shares)  (inventory (newest frame     (one stream
+//!   replay,              + sample)  only, no queue)   per address)
+//!   simulated)
 //!      └───────── collector ───────────┘ └────────▶ local: shown here
 //! ```
 

@@ -4,7 +4,7 @@
 //! hardware that hangs keeps nobody from ending.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -17,11 +17,14 @@ use super::collector;
 use crate::collector::{Collector, Newest};
 use crate::config::alone::ReadConfig;
 use crate::device::SourceSpec;
-use crate::local::doctor::{self, Report};
+use crate::device::nvml::probe::probe;
+use crate::local::doctor::{self, Driver, Report};
 use crate::local::record::Recording;
 use crate::local::view::View;
 use crate::local::{self, Format, render, stale_after};
 
+/// How long the driver may take to answer at all.
+const PROBE_WITHIN: Duration = Duration::from_secs(5);
 /// How long closing the source may take.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
@@ -131,19 +134,36 @@ async fn close(collector: Collector) {
 ///
 /// # Errors
 /// When what was asked for cannot even be looked at, such as a broken holders file.
-pub async fn doctor(config: ReadConfig, _proc_root: &Path) -> anyhow::Result<Report> {
+pub async fn doctor(config: ReadConfig, proc_root: &Path) -> anyhow::Result<Report> {
     let mut report = Report::default();
-    if let SourceSpec::Replay(path) = &config.source {
-        report.note("source", Ok(format!("the recording {}", path.display())));
-        if !report.note("recording", doctor::recording(path)) {
-            return Ok(report);
+    let good = match &config.source {
+        SourceSpec::Nvml { library } => hardware(&mut report, library.clone(), proc_root).await?,
+        SourceSpec::Replay(path) => report.note("recording", doctor::recording(path)),
+        SourceSpec::Simulated(_) => {
+            report.note("source", Ok("a simulation; no hardware is looked at".into()))
         }
+    };
+    if !good {
+        return Ok(report);
     }
+    let source = config.source.clone();
     let stale_after = stale_after(config.interval);
     let mut collector = collector(config)?;
     let taken = collector.first(Clock::start()).await;
     close(collector).await;
     let view = View::of(&taken, taken.at, stale_after);
-    report.note("devices", doctor::devices(&view, |device| format!("nvidia-smi -q -i {device}")));
+    report.note("devices", doctor::devices(&view, |uuid| doctor::about(&source, uuid)));
     Ok(report)
+}
+
+async fn hardware(
+    report: &mut Report,
+    library: Option<PathBuf>,
+    proc_root: &Path,
+) -> anyhow::Result<bool> {
+    let file = proc_root.join("driver/nvidia/version");
+    let driver =
+        Driver { said: std::fs::read_to_string(&file).ok(), file: file.display().to_string() };
+    let probe = tokio::task::spawn_blocking(move || probe(library, PROBE_WITHIN));
+    Ok(doctor::hardware(report, &driver, probe.await.context("probe")?))
 }

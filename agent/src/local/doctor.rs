@@ -7,12 +7,17 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::view::plain;
+
 /// Whether the devices are read.
 mod devices;
+/// Whether driver and library are there and fit each other.
+mod hardware;
 /// Whether a recording can be replayed.
 mod recording;
 
-pub use devices::devices;
+pub use devices::{about, devices};
+pub use hardware::{Driver, hardware};
 pub use recording::recording;
 
 /// Form of the report.
@@ -72,7 +77,7 @@ impl Report {
                 said
             }
         };
-        self.steps.push(Step { link, good, said });
+        self.steps.push(Step { link, good, said: plain(&said) });
         good
     }
 

@@ -7,8 +7,6 @@
 //!
 //! Guarantees: nothing here waits for hardware; every page is of the newest frame.
 
-use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -21,10 +19,9 @@ use shared::process::Clock;
 use tokio::sync::watch;
 use tower::ServiceBuilder;
 
-use super::view::View;
+use super::view::{View, plain};
 use super::{json, metrics, stale_after};
 use crate::collector::Newest;
-use crate::frame::Taken;
 
 /// Requests answered at once; more are told to come again.
 const MAX_AT_ONCE: usize = 16;
@@ -58,60 +55,49 @@ impl Pages {
             .with_state(self)
     }
 
-    fn newest(&self) -> Result<Arc<Taken>, Response> {
-        let newest = self.newest.borrow().clone();
-        newest.ok_or_else(|| {
-            (StatusCode::SERVICE_UNAVAILABLE, "nothing was read yet\n").into_response()
-        })
+    /// The newest frame's page, of `kind`.
+    fn page(&self, kind: &'static str, write: impl FnOnce(&View<'_>) -> String) -> Response {
+        let Some(taken) = self.newest.borrow().clone() else { return unread() };
+        let view = View::of(&taken, self.clock.now(), self.stale_after);
+        ([(header::CONTENT_TYPE, kind)], write(&view)).into_response()
     }
 
     async fn health(State(pages): State<Self>) -> Response {
-        let (taken, now) = match pages.newest() {
-            Ok(taken) => (taken, pages.clock.now()),
-            Err(nothing) => return nothing,
-        };
+        let Some(taken) = pages.newest.borrow().clone() else { return unread() };
+        let now = pages.clock.now();
         let since = now.since(taken.at);
         if since > pages.stale_after {
             let said = format!("no frame was taken for {} s\n", since.as_secs());
             return (StatusCode::SERVICE_UNAVAILABLE, said).into_response();
         }
-        let view = View::of(&taken, now, pages.stale_after);
-        let mut said = String::from("ok\n");
-        if let Some(reason) = view.reason {
-            writeln!(said, "{reason}").expect("writing to a String does not fail");
-        }
-        for device in &view.devices {
-            if let Some(reason) = device.reason() {
-                writeln!(said, "{}: {reason}", device.device.uuid)
-                    .expect("writing to a String does not fail");
-            }
-        }
-        said.into_response()
+        troubles(&View::of(&taken, now, pages.stale_after)).into_response()
     }
 
     async fn metrics(State(pages): State<Self>) -> Response {
-        let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
-        match pages.newest() {
-            Ok(taken) => {
-                let view = View::of(&taken, pages.clock.now(), pages.stale_after);
-                (kind, metrics::render(&view)).into_response()
-            }
-            Err(nothing) => nothing,
-        }
+        pages.page("text/plain; version=0.0.4; charset=utf-8", metrics::render)
     }
 
     async fn devices(State(pages): State<Self>) -> Response {
-        let kind = [(header::CONTENT_TYPE, "application/json")];
-        match pages.newest() {
-            Ok(taken) => {
-                let view = View::of(&taken, pages.clock.now(), pages.stale_after);
-                (kind, json::line(&view, 0) + "\n").into_response()
-            }
-            Err(nothing) => nothing,
-        }
+        pages.page("application/json", |view| json::line(view, 0) + "\n")
     }
 
     async fn index() -> &'static str {
         "gpu-agent\n\n/healthz\n/metrics\n/api/v1/devices\n"
     }
+}
+
+fn unread() -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, "nothing was read yet\n").into_response()
+}
+
+/// `ok`, and a line for whatever is not: a restart would help none of it.
+fn troubles(view: &View<'_>) -> String {
+    let nothing = view.reason.map(str::to_owned);
+    let devices = view.devices.iter().filter_map(|view| {
+        let age = view.age.unwrap_or_default().as_secs();
+        let old = if age > 0 { format!(" (read {age} s ago)") } else { String::new() };
+        Some(format!("{}: {}{old}", view.device.uuid, view.reason()?))
+    });
+    let lines = std::iter::once("ok".to_owned()).chain(nothing).chain(devices);
+    lines.map(|line| plain(&line) + "\n").collect()
 }

@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use shared::metric::{Metric, Unit};
 use shared::process::VERSION;
 
-use super::view::{DeviceView, View};
+use super::view::{DeviceView, View, plain};
 
 /// What every name begins with.
 pub const PREFIX: &str = "gpu_agent";
@@ -173,6 +173,9 @@ pub fn render(view: &View<'_>) -> String {
     #[expect(clippy::cast_precision_loss, reason = "a node has at most 1024 devices")]
     let devices = view.devices.len() as f64;
     put(&mut registry, "devices", "Devices of the node", vec![(OfNode {}, devices)]);
+    let up = f64::from(u8::from(view.reason.is_none()));
+    let help = "Whether all of the node could be looked at";
+    put(&mut registry, "up", help, vec![(OfNode {}, up)]);
     about_devices(&mut registry, view);
     for series in SERIES {
         readings(&mut registry, view, series);
@@ -196,9 +199,9 @@ fn label(view: &DeviceView<'_>) -> OfDevice {
         (pod.namespace.to_string(), pod.name.to_string(), holder.container.to_string())
     });
     OfDevice {
-        gpu_uuid: view.device.uuid.to_string(),
+        gpu_uuid: plain(view.device.uuid.as_str()),
         gpu_index: view.device.index,
-        gpu_model: view.device.name.to_string(),
+        gpu_model: plain(&view.device.name),
         namespace,
         pod,
         container,

@@ -9,7 +9,7 @@ use shared::frame::Holder;
 use shared::metric::{Metric, Unit};
 use shared::reading::{Reading, Readings};
 
-use super::view::{DeviceView, EngineView, View};
+use super::view::{DeviceView, EngineView, View, plain};
 
 /// Characters of a UUID that are always shown.
 const SHORTEST: usize = 12;
@@ -23,20 +23,18 @@ pub fn render(view: &View<'_>) -> String {
     if view.is_empty() {
         return format!("{}\n", plain(view.reason.unwrap_or("no devices")));
     }
-    let mut parts = Vec::new();
+    let mut lines = Vec::new();
     if !view.devices.is_empty() {
-        parts.push(devices(&view.devices));
+        lines.extend(devices(&view.devices).lines().map(trimmed));
     }
     if !view.engines.is_empty() {
-        parts.push(engines(&view.engines));
+        lines.extend(engines(&view.engines).lines().map(trimmed));
     }
-    let lines = parts.iter().map(Table::to_string);
-    let lines: Vec<_> =
-        lines.flat_map(|part| part.lines().map(trimmed).collect::<Vec<_>>()).collect();
+    lines.extend(view.reason.map(plain));
     lines.join("\n") + "\n"
 }
 
-fn trimmed(line: &str) -> String {
+fn trimmed(line: String) -> String {
     line.trim_end().to_owned()
 }
 
@@ -153,9 +151,4 @@ fn engines(engines: &[EngineView<'_>]) -> Table {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
-}
-
-/// The text without what would steer the terminal.
-fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -39,13 +39,14 @@ pub fn recording(path: &Path) -> Result<String, Broken> {
     match first {
         None if good == 0 => {
             let said = format!("{} has no line to replay", path.display());
-            Err(Broken::new(said, format!("gpu-agent record {}", quoted(path))))
+            Err(Broken::new(said, format!("ls -l {}", quoted(path))))
         }
+        None if good == 1 => Ok(format!("{}: 1 line, and it is good", path.display())),
         None => Ok(format!("{}: {good} lines, all good", path.display())),
         Some((at, why)) => {
             let others = match broken - 1 {
                 0 => String::new(),
-                more => format!(" ({more} more are broken)"),
+                more => format!(" ({more} more broken)"),
             };
             let said = format!("{} line {at}: {why}{others}", path.display());
             Err(Broken::new(said, format!("sed -n {at}p {}", quoted(path))))
