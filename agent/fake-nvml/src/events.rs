@@ -22,7 +22,7 @@ use crate::script::Event;
 pub(crate) const DEFAULT_TYPES: u64 = 0x8 | 0x2;
 
 /// How often a wait looks at the script.
-const STEP: Duration = Duration::from_millis(5);
+const STEP: Duration = Duration::from_millis(50);
 
 /// Sets, each with the kinds of events it wants of each GPU.
 #[derive(Default)]
