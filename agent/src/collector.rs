@@ -54,6 +54,9 @@ impl Collector {
     }
 
     async fn publish(&mut self, clock: Clock, newest: &watch::Sender<Newest>) -> Result<(), Error> {
+        // Where another agent spoke for this node until now, an empty first frame would take from
+        // the gateways what they know.
+        self.get_ready().await;
         let mut ticks = tokio::time::interval(self.interval);
         // Readings are of now: frames for ticks that were missed would all be the same, and
         // agents that were stopped together should keep the phases they had.
@@ -83,14 +86,23 @@ impl Collector {
 
     /// The first frame that says more than that nothing was read yet.
     pub async fn first(&mut self, clock: Clock) -> Taken {
-        let start = clock.now();
-        loop {
-            self.read(FIRST_STEP).await;
-            let now = clock.now();
-            if self.source.is_ready() || now.since(start) > FIRST_PATIENCE {
-                return self.take(now, None);
+        self.get_ready().await;
+        self.take(clock.now(), None)
+    }
+
+    /// Waits until there is something to say, but not for ever.
+    async fn get_ready(&mut self) {
+        let ready = async {
+            loop {
+                self.read(FIRST_STEP).await;
+                if self.source.is_ready() {
+                    return;
+                }
+                tokio::time::sleep(FIRST_STEP).await;
             }
-            tokio::time::sleep(FIRST_STEP).await;
+        };
+        if tokio::time::timeout(FIRST_PATIENCE, ready).await.is_err() {
+            info!("the hardware takes its time, starting without all of it");
         }
     }
 

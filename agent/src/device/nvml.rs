@@ -58,6 +58,8 @@ pub struct Settings {
     pub slow: Duration,
     /// The longest time between two attempts to open the library.
     pub retry: Duration,
+    /// How long every GPU may fail before the library is opened anew.
+    pub all_failed: Duration,
     /// How long a library of another version than the driver is tried again.
     pub mismatch: Duration,
 }
@@ -70,6 +72,7 @@ impl Default for Settings {
             look: Duration::from_secs(5),
             slow: Duration::from_secs(5),
             retry: Duration::from_secs(30),
+            all_failed: Duration::from_secs(30),
             mismatch: Duration::from_secs(300),
         }
     }

@@ -30,6 +30,7 @@ fn settings(library: PathBuf) -> Settings {
         look: Duration::from_millis(50),
         slow: Duration::from_millis(100),
         retry: Duration::from_millis(50),
+        all_failed: Duration::from_millis(300),
         mismatch: Duration::from_millis(300),
     }
 }

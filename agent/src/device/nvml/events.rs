@@ -106,7 +106,7 @@ fn note(session: &Session, handle: usize, xid: &XidError) {
         let mut lane = lane.lock();
         if lane.handle == handle {
             warn!(index, xid, "the driver reported an XID");
-            lane.xid = Some(xid);
+            lane.xid = Some((xid, session.clock.now()));
         }
     }
 }

@@ -23,8 +23,6 @@ use super::{events, reader};
 
 /// Time until the library is opened again; it doubles up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// How long every device may fail before the library is opened anew.
-const ALL_FAILED: Duration = Duration::from_secs(30);
 /// How long the threads of a session may take to end.
 const ENDING: Duration = Duration::from_secs(1);
 /// Threads that hang in the driver, after which no more are started.
@@ -112,9 +110,10 @@ fn keep_once(board: &Arc<Board>) -> Closed {
     let why = watch(board, &library, &session, count);
     session.end(&why);
     wait_for_threads(board, &library);
-    match why == words(&NvmlError::LibRmVersionMismatch).into() {
-        true => Closed::Mismatch(why),
-        false => Closed::Why(why),
+    if *why == *words(&NvmlError::LibRmVersionMismatch) {
+        Closed::Mismatch(why)
+    } else {
+        Closed::Why(why)
     }
 }
 
@@ -185,7 +184,7 @@ fn watch(board: &Board, library: &Arc<Library>, session: &Session, count: usize)
         let now = board.clock.now();
         let all_failed = session.lanes.iter().all(|lane| lane.lock().failure.is_some());
         all_failed_since = all_failed.then(|| all_failed_since.unwrap_or(now));
-        if all_failed_since.is_some_and(|since| now.since(since) > ALL_FAILED) {
+        if all_failed_since.is_some_and(|since| now.since(since) > board.settings.all_failed) {
             return "no GPU can be read".into();
         }
     }

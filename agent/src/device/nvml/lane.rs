@@ -34,6 +34,9 @@ const METRICS: [Metric; 10] = [
     Metric::ThrottledPercent,
 ];
 
+/// How long an XID is worth telling.
+const XID_TOLD: Duration = Duration::from_secs(3_600);
+
 /// Who a device is.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Identity {
@@ -60,6 +63,16 @@ impl Read {
     pub(super) fn put(&mut self, metric: Metric, reading: Reading) {
         self.readings.push((metric, reading));
     }
+
+    /// Why there is no value at all, where something failed.
+    pub(super) fn failure(&self) -> Option<&Arc<str>> {
+        let has_value = self.readings.iter().any(|(_, reading)| reading.value().is_some());
+        let mut failures = self.readings.iter().filter_map(|(_, reading)| match reading {
+            Reading::Failed(reason) => Some(reason),
+            Reading::Ok(_) | Reading::Unsupported => None,
+        });
+        failures.next().filter(|_| !has_value)
+    }
 }
 
 /// What is known of the device at one index.
@@ -76,8 +89,8 @@ pub(super) struct Lane {
     asked: Option<(&'static str, Timestamp)>,
     /// What is read more rarely, by its own thread.
     pub(super) slow: Option<Read>,
-    /// Its last XID.
-    pub(super) xid: Option<u64>,
+    /// Its last XID, and when that was.
+    pub(super) xid: Option<(u64, Timestamp)>,
 }
 
 /// What decides how a lane is told.
@@ -129,14 +142,14 @@ impl Lane {
             memory_total_mib: read.and_then(|read| read.memory_total_mib),
             mig: None,
             holders: Vec::new(),
-            reason: self.remark(),
+            reason: self.remark(view),
             age,
             readings,
         })
     }
 
     fn why_failed(&self, view: View<'_>) -> Option<Arc<str>> {
-        let with_xid = |reason: &Arc<str>| match self.xid {
+        let with_xid = |reason: &Arc<str>| match self.recent_xid(view) {
             Some(xid) => format!("{reason} (its last XID is {xid})").into(),
             None => reason.clone(),
         };
@@ -153,6 +166,10 @@ impl Lane {
             }
             None => self.failure.as_ref().map(with_xid),
         }
+    }
+
+    fn recent_xid(&self, view: View<'_>) -> Option<u64> {
+        self.xid.filter(|(_, at)| view.now.since(*at) < XID_TOLD).map(|(xid, _)| xid)
     }
 
     fn silent_for(&self, view: View<'_>) -> Option<(&'static str, Duration)> {
@@ -194,11 +211,11 @@ impl Lane {
     }
 
     /// What people should know about it; the same text for as long as it is true.
-    fn remark(&self) -> Option<Arc<str>> {
+    fn remark(&self, view: View<'_>) -> Option<Arc<str>> {
         let shares = self.read.as_ref().is_some_and(|read| read.shares_memory);
         let shares =
             shares.then(|| "its memory is the host's, shared with everything on it".into());
-        let xid = self.xid.map(|xid| format!("the driver reported XID {xid}"));
+        let xid = self.recent_xid(view).map(|xid| format!("the driver reported XID {xid}"));
         let remarks: Vec<String> = shares.into_iter().chain(xid).collect();
         (!remarks.is_empty()).then(|| remarks.join("; ").into())
     }

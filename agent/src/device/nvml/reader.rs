@@ -66,7 +66,7 @@ fn once<'nvml>(
     now: Timestamp,
 ) -> Result<Read, Fault> {
     if let Some((gauge, _)) = gauge {
-        return gauge.read(past, now);
+        return read_once(gauge, past, now);
     }
     let number = u32::try_from(index).unwrap_or(u32::MAX);
     let opened = Gauge::open(library, number, session.asking(index));
@@ -83,7 +83,16 @@ fn once<'nvml>(
     lane.handle = raw::handle(&opened.device);
     drop(lane);
     let (opened, _) = gauge.insert((opened, now));
-    opened.read(past, now)
+    read_once(opened, past, now)
+}
+
+/// A device of which nothing at all can be read has failed as a whole.
+fn read_once(gauge: &Gauge<'_>, past: &mut Past, now: Timestamp) -> Result<Read, Fault> {
+    let read = gauge.read(past, now)?;
+    match read.failure() {
+        Some(reason) => Err(Fault::Device(reason.clone())),
+        None => Ok(read),
+    }
 }
 
 fn succeed(lane: &parking_lot::Mutex<Lane>, read: Read, index: usize) {

@@ -136,6 +136,24 @@ fn a_driver_that_is_unloaded_fails_its_gpus_until_it_is_back() {
 }
 
 #[test]
+fn a_driver_that_fails_every_gpu_is_opened_anew() {
+    let gpus = [gpu("GPU-a", 70), gpu("GPU-b", 80)];
+    let fake = FakeNvml::new(&machine(&gpus));
+    let mut source = open(&fake);
+    first(&mut source);
+    // As in a container that has lost its right to the devices.
+    let failing = gpus.clone().map(|gpu| with(gpu, "errors", json!({"*": 999})));
+    fake.script(&machine(&failing));
+    let is_opened_anew = |seen: &Observation| {
+        seen.devices.len() == 2 && seen.reason.as_deref() == Some("no GPU can be read")
+    };
+    until(&mut source, is_opened_anew);
+    until(&mut source, |seen| failure(seen, "GPU-b", Metric::PowerDraw).contains("(999)"));
+    fake.script(&machine(&gpus));
+    until(&mut source, |seen| value(seen, "GPU-b", Metric::GpuUtilization) == Some(80.0));
+}
+
+#[test]
 fn a_library_of_another_version_ends_the_agent_after_a_while() {
     let well = machine(&[gpu("GPU-a", 70)]);
     let fake = FakeNvml::new(&with(well, "errors", json!({"nvmlInit_v2": 18})));
