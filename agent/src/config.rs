@@ -70,15 +70,26 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// What to log, for example `info` or `warn,agent=debug`.
-    #[arg(long, env = "GPU_AGENT_LOG_FILTER", default_value = "info", global = true)]
-    pub log_filter: String,
+    /// What to log, for example `warn,agent=debug` [default: info; error where the answer is
+    /// printed].
+    #[arg(long, env = "GPU_AGENT_LOG_FILTER", global = true)]
+    log_filter: Option<String>,
     /// Form of the log on standard error.
     #[arg(long, env = "GPU_AGENT_LOG_FORMAT", default_value = "text", global = true)]
     log_format: Format,
 }
 
 impl Cli {
+    /// What to log.
+    pub fn log_filter(&self) -> &str {
+        let unasked = match self.command {
+            Command::Run(_) | Command::Serve(_) | Command::Record(_) => "info",
+            // Its answer says what is wrong.
+            Command::Snapshot(_) | Command::Top(_) | Command::Doctor(_) => "error",
+        };
+        self.log_filter.as_deref().unwrap_or(unasked)
+    }
+
     /// Form of the log.
     pub fn log_format(&self) -> LogFormat {
         match self.log_format {

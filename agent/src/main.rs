@@ -29,7 +29,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    start_logging(&cli.log_filter, cli.log_format())?;
+    start_logging(cli.log_filter(), cli.log_format())?;
     let runtime = tokio::runtime::Runtime::new()?;
     let result = runtime.block_on(command(cli.command));
     // A name being resolved cannot be interrupted, and neither can a driver that hangs.

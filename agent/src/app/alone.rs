@@ -152,7 +152,7 @@ pub async fn doctor(config: ReadConfig, proc_root: &Path) -> anyhow::Result<Repo
     let taken = collector.first(Clock::start()).await;
     close(collector).await;
     let view = View::of(&taken, taken.at, stale_after);
-    report.note("devices", doctor::devices(&view, |uuid| doctor::about(&source, uuid)));
+    report.note("devices", doctor::devices(&view, &source));
     Ok(report)
 }
 

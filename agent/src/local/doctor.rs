@@ -16,7 +16,7 @@ mod hardware;
 /// Whether a recording can be replayed.
 mod recording;
 
-pub use devices::{about, devices};
+pub use devices::devices;
 pub use hardware::{Driver, hardware};
 pub use recording::recording;
 

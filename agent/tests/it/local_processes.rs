@@ -150,6 +150,10 @@ fn an_agent_that_pushes_serves_its_pages_too_when_told() {
     let (head, _) = get(&address, "/healthz");
     assert!(head.starts_with("HTTP/1.1 200") || head.starts_with("HTTP/1.1 503"), "{head}");
     agent.wait_for("no stream to the gateway");
+    // Its pages are there before its first frame is.
+    while get(&address, "/healthz").0.starts_with("HTTP/1.1 503") {
+        std::thread::yield_now();
+    }
     assert!(get(&address, "/api/v1/devices").1.contains("\"uuid\":\"GPU-"));
     agent.signal("INT");
     let (status, log) = agent.end();

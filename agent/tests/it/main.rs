@@ -7,6 +7,7 @@ mod fake_nvml;
 mod frame;
 mod layering;
 mod local_frames;
+mod local_nvml;
 mod local_outputs;
 mod local_processes;
 mod nvml;

@@ -7,11 +7,23 @@ use super::{Broken, quoted};
 use crate::device::SourceSpec;
 use crate::local::view::{DeviceView, View};
 
-/// What tells more about one device of `source`, or about all of them.
-pub fn about(source: &SourceSpec, uuid: Option<&str>) -> String {
-    match (source, uuid) {
-        (SourceSpec::Nvml { .. }, Some(uuid)) => format!("nvidia-smi -q -i {uuid}"),
-        (SourceSpec::Nvml { .. }, None) => "lspci -d 10de:".into(),
+/// What is not well.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Subject<'a> {
+    /// The device of this UUID.
+    Device(&'a str),
+    /// Something that did not even say which device it is.
+    Unnamed,
+    /// There is no device.
+    Nothing,
+}
+
+/// The command that tells more about it.
+fn about(source: &SourceSpec, subject: Subject<'_>) -> String {
+    match (source, subject) {
+        (SourceSpec::Nvml { .. }, Subject::Device(uuid)) => format!("nvidia-smi -q -i {uuid}"),
+        (SourceSpec::Nvml { .. }, Subject::Unnamed) => "dmesg | grep -i nvrm".into(),
+        (SourceSpec::Nvml { .. }, Subject::Nothing) => "lspci -d 10de:".into(),
         (SourceSpec::Replay(path), _) => {
             format!("gpu-agent snapshot --source replay:{}", quoted(path))
         }
@@ -19,38 +31,40 @@ pub fn about(source: &SourceSpec, uuid: Option<&str>) -> String {
     }
 }
 
-/// Whether every device is read; `next` tells more about one of them, or about all.
+/// Whether every device of `source` is read.
 ///
 /// # Errors
 /// The first device that is not, or that there is none.
-pub fn devices(view: &View<'_>, next: impl Fn(Option<&str>) -> String) -> Result<String, Broken> {
+pub fn devices(view: &View<'_>, source: &SourceSpec) -> Result<String, Broken> {
     let all = view.devices.len();
     let broken: Vec<_> = view.devices.iter().filter(|view| is_broken(view)).collect();
+    let error = |said: String, subject| Err(Broken::new(said, about(source, subject)));
     if let Some(first) = broken.first() {
         let device = first.device;
         let why = first.reason().unwrap_or_else(|| "nothing can be read of it".into());
         let others = others(broken.len(), all - broken.len());
         let said = format!("GPU {} ({}): {why}{others}", device.index, device.uuid);
-        return Err(Broken::new(said, next(Some(device.uuid.as_str()))));
+        return error(said, Subject::Device(device.uuid.as_str()));
     }
     match (view.reason, all) {
-        (Some(reason), 0) => Err(Broken::new(reason, next(None))),
-        (Some(reason), _) => Err(Broken::new(format!("{reason}{}", others(1, all)), next(None))),
-        (None, 0) => Err(Broken::new("there is no device", next(None))),
+        (Some(reason), 0) => error(reason.into(), Subject::Nothing),
+        (Some(reason), _) => error(format!("{reason}{}", others(1, all)), Subject::Unnamed),
+        (None, 0) => error("there is no device".into(), Subject::Nothing),
         (None, 1) => Ok(format!("1 device is read, {}", held(view))),
         (None, _) => Ok(format!("{all} devices are read, {}", held(view))),
     }
 }
 
 fn others(broken: usize, good: usize) -> String {
-    let are = |number: usize| if number == 1 { "is" } else { "are" };
+    let read = match good {
+        1 => "1 other is read".into(),
+        good => format!("{good} others are read"),
+    };
     match (broken, good) {
         (1, 0) => String::new(),
-        (1, good) => format!("; {good} other {} read", are(good)),
-        (broken, good) => {
-            let more = broken - 1;
-            format!("; {more} more {} broken, {good} {} read", are(more), are(good))
-        }
+        (1, _) => format!("; {read}"),
+        (2, _) => format!("; 1 more is broken, {read}"),
+        (broken, _) => format!("; {} more are broken, {read}", broken - 1),
     }
 }
 
