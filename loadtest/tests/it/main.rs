@@ -7,5 +7,6 @@ mod demo;
 mod fake_nvml;
 mod nvml;
 mod processes;
+mod recordings;
 mod support;
 mod workspace;

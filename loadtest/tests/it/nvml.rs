@@ -15,7 +15,7 @@ use crate::processes::{DIRECTORY, NODES};
 use crate::support::{Gateway, PATIENCE, Process, binaries, run_agent, scaled_object};
 
 /// A holders file: the pod that holds each GPU.
-fn holders(folder: &TempDir, node: &str, pods: &[(String, &str)]) -> String {
+pub(crate) fn holders(folder: &TempDir, node: &str, pods: &[(String, &str)]) -> String {
     let file = folder.path().join(format!("{node}-holders.yaml"));
     let line = |(uuid, pod): &(String, &str)| {
         format!("{uuid}: [{{namespace: ml, pod: {pod}, container: main}}]\n")
