@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use shared::process::Clock;
+use shared::time::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -25,6 +26,8 @@ use crate::local::{self, Format, render, stale_after};
 
 /// How long the driver may take to answer at all.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
+/// How long to wait for a device that does not answer until that can be said of it.
+const SILENT_AFTER: Duration = Duration::from_secs(15);
 /// How long closing the source may take.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
@@ -149,7 +152,11 @@ pub async fn doctor(config: ReadConfig, proc_root: &Path) -> anyhow::Result<Repo
     let source = config.source.clone();
     let stale_after = stale_after(config.interval);
     let mut collector = collector(config)?;
-    let taken = collector.first(Clock::start()).await;
+    let clock = Clock::start();
+    let mut taken = collector.first(clock).await;
+    while !collector.source.is_ready() && clock.now() < Timestamp::START + SILENT_AFTER {
+        taken = collector.first(clock).await;
+    }
     close(collector).await;
     let view = View::of(&taken, taken.at, stale_after);
     report.note("devices", doctor::devices(&view, &source));

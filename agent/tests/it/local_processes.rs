@@ -144,6 +144,14 @@ fn the_local_pages_are_served_with_no_gateway() {
 }
 
 #[test]
+fn the_local_pages_end_with_a_recording_that_is_not_to_be_held() {
+    let source = replay();
+    let serve = ["serve", "--source", &source, "--replay-end", "exit", "--interval", "100ms"];
+    let (_, log) = ended(0, agent(serve).args(["--http-listen", "127.0.0.1:0"]));
+    assert!(log.contains("the source has finished"), "{log}");
+}
+
+#[test]
 fn an_agent_that_pushes_serves_its_pages_too_when_told() {
     let gateway = ["run", "--gateway", "http://127.0.0.1:1", "--source", SIMULATED];
     let (mut agent, address) = serving(&[&gateway[..], &["--http-listen", "127.0.0.1:0"]].concat());
@@ -297,6 +305,7 @@ fn the_doctor_checks_a_recording_and_names_its_first_broken_line() {
         ("a typo", 1, file("typo.jsonl", &good.replace("utilization", "utilisation"))),
         ("a line without end", 1, file("long.jsonl", &format!("{good}\n[{long}]\n{good}\n"))),
         ("a lost device", 1, file("lost.jsonl", lost)),
+        ("a remark", 0, file("remark.jsonl", &good.replace("5}", r#"5,"reason":"XID 13"}"#))),
         ("no line", 1, file("empty.jsonl", "\n")),
         ("no file", 1, format!("replay:{}/none.jsonl", folder.path().display())),
         ("a simulation", 0, "sim:gpus=2,pods=ai/p".into()),

@@ -50,8 +50,8 @@ pub fn devices(view: &View<'_>, source: &SourceSpec) -> Result<String, Broken> {
         (Some(reason), 0) => error(reason.into(), Subject::Nothing),
         (Some(reason), _) => error(format!("{reason}{}", others(1, all)), Subject::Unnamed),
         (None, 0) => error("there is no device".into(), Subject::Nothing),
-        (None, 1) => Ok(format!("1 device is read, {}", held(view))),
-        (None, _) => Ok(format!("{all} devices are read, {}", held(view))),
+        (None, 1) => Ok(format!("1 device is read, {}{}", held(view), remarks(view))),
+        (None, _) => Ok(format!("{all} devices are read, {}{}", held(view), remarks(view))),
     }
 }
 
@@ -73,6 +73,14 @@ fn is_broken(view: &DeviceView<'_>) -> bool {
     let known = Metric::ALL.iter().any(|metric| view.readings.value(*metric).is_some());
     let failed = view.readings.iter().any(|(_, reading)| matches!(reading, Reading::Failed(_)));
     failed || !known
+}
+
+/// What there is to say about devices that are read, such as an XID.
+fn remarks(view: &View<'_>) -> String {
+    let remark = |view: &DeviceView<'_>| {
+        Some(format!("; GPU {} ({}): {}", view.device.index, view.device.uuid, view.reason()?))
+    };
+    view.devices.iter().filter_map(remark).collect()
 }
 
 fn held(view: &View<'_>) -> String {
