@@ -7,6 +7,7 @@ use agent::app::{App, alone};
 use agent::config::alone::{DoctorArgs, RecordArgs, TopArgs};
 use agent::config::{Cli, Command};
 use agent::local::Format;
+use anyhow::Context as _;
 use clap::Parser as _;
 use shared::process::{cancel_on_signal, start_logging};
 use tokio_util::sync::CancellationToken;
@@ -46,7 +47,7 @@ async fn command(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Snapshot(args) => {
             let text = alone::snapshot(args.read.resolve_once()?, args.output).await?;
-            print(&text)?;
+            print(&text).context("standard output")?;
         }
         Command::Record(args) => record(args).await?,
         Command::Top(args) => top(args).await?,
@@ -65,14 +66,15 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
 async fn top(args: TopArgs) -> anyhow::Result<()> {
     let config = args.read.resolve(args.interval)?;
     if args.once {
-        return Ok(print(&alone::snapshot(config, Format::Table).await?)?);
+        let text = alone::snapshot(config, Format::Table).await?;
+        return print(&text).context("standard output");
     }
     alone::top(config, until_signal()?, print).await
 }
 
 async fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let report = alone::doctor(args.read.resolve_once()?, &args.proc_root).await?;
-    print(&report.render(args.output))?;
+    print(&report.render(args.output)).context("standard output")?;
     Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
