@@ -10,10 +10,10 @@ const SHIPPED: [&str; 4] = ["agent", "gateway", "proto", "shared"];
 
 /// What they are built on, named by them and not only by something they use.
 const FOUNDATIONS: &[&str] =
-    &["dashmap", "hyper", "prost", "serde", "tokio", "tonic", "tower", "tracing"];
+    &["dashmap", "hyper", "nvml-wrapper", "prost", "serde", "tokio", "tonic", "tower", "tracing"];
 
 /// What joins the foundations with the parts that are still to come.
-const STILL_TO_COME: &[&str] = &["kube", "nvml-wrapper"];
+const STILL_TO_COME: &[&str] = &["kube"];
 
 const TOP_LEVEL: [&str; 9] = [
     "Cargo.toml",
@@ -28,10 +28,11 @@ const TOP_LEVEL: [&str; 9] = [
 ];
 
 /// Which of our crates each of our crates may use.
-const ARROWS: [(&str, &[&str]); 5] = [
+const ARROWS: [(&str, &[&str]); 6] = [
     ("shared", &[]),
     ("proto", &["shared"]),
     ("agent", &["proto", "shared"]),
+    ("fake-nvml", &[]),
     ("gateway", &["proto", "shared"]),
     ("loadtest", &["agent", "gateway", "proto", "shared"]),
 ];
