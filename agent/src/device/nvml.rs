@@ -1,6 +1,6 @@
 //! The node's own GPUs, through NVIDIA's management library.
 //!
-//! Guarantees: [`Nvml::observe`] never waits for the driver; every call that may hang is made by a
+//! Guarantees: `Nvml::observe` never waits for the driver; every call that may hang is made by a
 //! thread that only its own device waits for; a GPU that is lost, hangs or fails is told as failed
 //! with the reason while the others go on; whatever happened, it is tried again; the library is
 //! closed when the source is dropped, unless the driver does not let go.

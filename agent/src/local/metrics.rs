@@ -1,6 +1,6 @@
 //! Pure: what is shown of a node → Prometheus text 0.0.4.
 //!
-//! Guarantees: every name is written once, in [`SERIES`], and ends with its base unit; a device is
+//! Guarantees: every name is written once, in `SERIES`, and ends with its base unit; a device is
 //! there once per metric, so that sums over devices are right, and carries its pod's labels when
 //! one holder has all of it; shared devices are told apart in the `holder_…` series. What failed
 //! has no value but a `reading_failed`; what is unsupported is not there at all. Lines keep the
