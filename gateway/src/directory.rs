@@ -203,7 +203,8 @@ impl Workload {
             for pod in before.pods.iter().filter(|pod| pod.ready && pod.exists()) {
                 let still = self.pods.iter().any(|p| p.is_same_as(pod) && p.ready && p.exists());
                 if !still {
-                    self.gone.push(GonePod { pod: pod.clone(), until: now });
+                    let pod = Pod { since: before.ready_from(pod), ..pod.clone() };
+                    self.gone.push(GonePod { pod, until: now });
                 }
             }
             self.gone.retain(|gone| now.since(gone.until) < MAX_LOOK_BACK);
@@ -211,6 +212,12 @@ impl Workload {
             self.gone.drain(..surplus);
         }
         self
+    }
+
+    /// From when a pod counts as Ready: what it was under the same name before, counts as that.
+    pub fn ready_from(&self, pod: &Pod) -> Timestamp {
+        let before = self.gone.iter().filter(|gone| gone.pod.key == pod.key).map(|gone| gone.until);
+        before.fold(pod.since, Timestamp::max)
     }
 
     /// Pods, or groups of pods, that exist.
