@@ -175,7 +175,10 @@ fn object(kind: &str, is_job: bool, map: &Map<String, Value>) -> Object {
     let mut read = Reader::default();
     let nothing = Map::new();
     let metadata = read.map(map, "", "metadata").unwrap_or(&nothing);
-    let name = read.required(metadata, "metadata.", "name");
+    let name = match read.required(metadata, "metadata.", "name") {
+        name if name.is_empty() => "(no name)".to_owned(),
+        name => name,
+    };
     let label = match read.text(metadata, "metadata.", "namespace") {
         Some(namespace) => format!("{kind} {namespace}/{name}"),
         None => format!("{kind} {name}"),
@@ -235,6 +238,9 @@ fn formula_target(spec: &Map<String, Value>, read: &mut Reader) -> Option<String
 }
 
 fn triggers(spec: &Map<String, Value>, read: &mut Reader) -> Vec<Declared> {
+    if spec.is_empty() {
+        return Vec::new();
+    }
     let triggers = match spec.get("triggers") {
         Some(Value::Array(triggers)) if !triggers.is_empty() => triggers,
         Some(other) if !other.is_null() && !other.is_array() => {

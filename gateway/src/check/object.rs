@@ -46,6 +46,10 @@ pub(super) fn check(
         }
     }
     limits(object, found);
+    let is_blind = others.iter().any(|(_, reads_gpus)| *reads_gpus);
+    if to_zero && (is_blind || !ours.is_empty()) {
+        no_wake(object, &ours, &others, found);
+    }
     if ours.is_empty() {
         return;
     }
@@ -58,10 +62,9 @@ pub(super) fn check(
     }
     only_trigger(&ours, &others, found);
     if to_zero {
-        no_wake(object, &ours, &others, found);
         cooldown(object, load_time, found);
     }
-    fallback(object, found);
+    fallback(object, to_zero, found);
     formula(object, found);
 }
 
@@ -99,8 +102,8 @@ fn only_trigger(ours: &[(&Declared, Ours)], others: &[(&Declared, bool)], found:
         let names: Vec<_> = metrics.iter().map(|metric| metric.name()).collect();
         let (names, does) = (names.join(", "), if names.len() == 1 { "does" } else { "do" });
         let message = format!(
-            "{names} {does} not rise with load once a fleet is busy, so as the only trigger it \
-             scales in a busy fleet; add or use requests_waiting or gpu_utilization"
+            "{names} {does} not rise with load once a fleet is busy: with no other trigger a busy \
+             fleet is scaled in; add requests_waiting or gpu_utilization"
         );
         found.warn("only-trigger", None, message);
     }
@@ -145,7 +148,7 @@ fn cooldown(object: &Object, load_time: Option<Duration>, found: &mut Findings) 
     }
 }
 
-fn fallback(object: &Object, found: &mut Findings) {
+fn fallback(object: &Object, to_zero: bool, found: &mut Findings) {
     const RIGHT: &str =
         "fallback: {failureThreshold: 5, replicas: N, behavior: currentReplicasIfHigher}";
     let Some(fallback) = &object.fallback else {
@@ -158,8 +161,12 @@ fn fallback(object: &Object, found: &mut Findings) {
     let (replicas, behavior) = (fallback.replicas, fallback.behavior.as_str());
     match behavior {
         "static" | "currentReplicasIfLower" if replicas == 0 => {
+            let least = match to_zero {
+                true => "zero".to_owned(),
+                false => format!("minReplicaCount {}", object.min.unwrap_or(0)),
+            };
             let message = format!(
-                "fallback.replicas 0: while the gateway cannot answer, KEDA scales this to zero, \
+                "fallback.replicas 0: while the gateway cannot answer, KEDA scales this to {least}, \
                  under load too; set {RIGHT}"
             );
             found.warn("fallback", None, message);

@@ -82,7 +82,7 @@ fn line(finding: &Finding) -> String {
         let name = trigger.name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
         format!("trigger {}{name}: ", trigger.index)
     });
-    format!("{severity:<7}  {:<15}  {trigger}{}", finding.rule, finding.message)
+    format!("{severity:<7}  {:<16}  {trigger}{}", finding.rule, finding.message)
 }
 
 fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
