@@ -26,6 +26,40 @@ use serde::Serialize;
 use crate::trigger::profile::Profiles;
 use manifest::{Declared, Parsed};
 
+/// Every rule, in order, and what it finds.
+#[rustfmt::skip]
+pub const RULES: &[(&str, &str)] = &[
+    ("activation", "an activationThreshold that nothing exceeds"),
+    ("address", "a scalerAddress that KEDA cannot call"),
+    ("cold-start", "coldStartTimeout shorter than --load-time"),
+    ("cooldown", "cooldownPeriod shorter than --load-time, at minimum 0"),
+    ("fallback", "none, or one that shrinks a busy fleet while the gateway is away"),
+    ("field", "a field that is missing, unknown or of the wrong kind"),
+    ("flat-average", "one figure for all pods under AverageValue"),
+    ("formula", "scalingModifiers, which replace targets and metricTypes"),
+    ("from-env", "a value that only the target's environment knows"),
+    ("idle-level", "a metric that stays up while nothing is done"),
+    ("job-demand", "a ScaledJob without a demand source"),
+    ("metadata", "what GetMetrics would refuse"),
+    ("metric-type", "a metricType that is misplaced, or that KEDA refuses"),
+    ("never-zero", "minimum 0 that is never reached"),
+    ("no-effect", "a key that does nothing here"),
+    ("no-wake", "minimum 0 and no trigger that can wake it"),
+    ("not-ours", "an external trigger of another scaler"),
+    ("one-pod", "an aggregation in which one pod speaks for all"),
+    ("only-trigger", "heat, clocks or throughput as the only trigger"),
+    ("paused", "an annotation under which KEDA asks nothing"),
+    ("per-node", "the address of a scaler on each node"),
+    ("percent-target", "a percent target of 87 or more, with the mean it needs"),
+    ("prometheus", "a query on GPUs or vLLM, with the same trigger of this gateway"),
+    ("push", "external where external-push wakes faster, or where it cannot push"),
+    ("unit", "a fraction for a percentage, seconds for milliseconds"),
+    ("unknown-key", "a metadata key with a typing mistake"),
+    ("value-slow-start", "metricType Value for pods that are slow to serve"),
+    ("vram-zero", "minimum 0 by the memory of engines that never give it back"),
+    ("yaml", "a document that is not YAML"),
+];
+
 /// A YAML text and where it is from.
 pub struct Source {
     /// The file's name, or `-`.

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use hyper::Uri;
 use shared::process::{LogFormat, VERSION};
 
+use crate::check::RULES;
 use crate::trigger::number;
 
 /// The central gateway of keda-gpu-gateway.
@@ -91,8 +92,9 @@ pub struct Explain {
     pub output: Output,
 }
 
-/// Flags of `check`. Exit codes: 0 nothing wrong, 1 errors found, 2 usage or an unreadable file.
+/// Flags of `check`.
 #[derive(Debug, Args)]
+#[command(after_long_help = rules())]
 pub struct Check {
     /// YAML files of any number of documents; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
@@ -109,6 +111,13 @@ pub struct Check {
     /// Own trigger profiles: a YAML map from name to metadata keys
     #[arg(long, env = "GPU_GATEWAY_PROFILES")]
     pub profiles: Option<PathBuf>,
+}
+
+/// Exit codes and rules, for people.
+fn rules() -> String {
+    let line = |(rule, meaning): &(&str, &str)| format!("\n  {rule:<16}  {meaning}");
+    let codes = "Exit codes: 0 no errors, 1 errors (with --strict also warnings), 2 usage or an unreadable file";
+    format!("{codes}\n\nRules:{}\n", RULES.iter().map(line).collect::<String>())
 }
 
 fn load_time(text: &str) -> Result<Duration, String> {

@@ -126,7 +126,10 @@ fn documents(text: &str) -> Vec<(usize, &str)> {
         at += line.len();
     }
     found.push((start_line, &text[start..]));
-    let says_something = |line: &str| !line.trim().is_empty() && !line.starts_with(['#', '%']);
+    let says_something = |line: &str| {
+        let rest = line.strip_prefix("---").unwrap_or(line).trim_start();
+        !rest.is_empty() && !rest.starts_with('#') && !line.starts_with('%')
+    };
     found.retain(|(_, document)| document.lines().any(says_something));
     found
 }

@@ -17,11 +17,15 @@ const DEFAULT_MAX: u32 = 100;
 /// Triggers of KEDA's own that see nothing while there is no pod.
 const BLIND_AT_ZERO: [&str; 2] = ["cpu", "memory"];
 /// What does not rise with the load of a fleet that is already busy: heat and clocks stand still,
-/// and what is finished per second falls when a server thrashes.
-const FLAT_UNDER_LOAD: [Metric; 6] = [
+/// and what is moved or finished per second falls when a server thrashes.
+const FLAT_UNDER_LOAD: [Metric; 10] = [
     Metric::Temperature,
     Metric::SmClockMhz,
     Metric::ThrottledPercent,
+    Metric::PcieTxKbps,
+    Metric::PcieRxKbps,
+    Metric::NvlinkTxMbps,
+    Metric::NvlinkRxMbps,
     Metric::TokenThroughput,
     Metric::RequestRate,
     Metric::ErrorRate,

@@ -108,7 +108,7 @@ fn address(declared: &Declared, found: &mut Findings) {
         );
         found.warn("per-node", Some(declared), message);
     }
-    if !host.rsplit(':').next().is_some_and(|port| port.parse::<u16>().is_ok()) {
+    if host.rsplit(':').next().is_none_or(|port| port.parse::<u16>().is_err()) {
         let message =
             format!("scalerAddress {address:?}: has no port, gRPC would call 443; add :6000");
         found.warn("address", Some(declared), message);

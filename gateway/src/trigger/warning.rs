@@ -13,6 +13,9 @@ const TOLERANCE: f64 = 1.1;
 /// From here on the mean that scales out is worth knowing: over 95 %.
 const NEARLY_FULL: f64 = 87.0;
 
+/// An engine that reserves memory when it starts takes about this much of it, in percent.
+const RESERVED: f64 = 90.0;
+
 /// Rule of the warning that the trigger itself cannot wake its workload; another one may.
 pub const NO_WAKE: &str = "no-wake";
 
@@ -161,7 +164,8 @@ fn idle(trigger: &Trigger, found: &mut Found) {
 /// What keeps a workload active that has nothing to do.
 fn never_zero(trigger: &Trigger, found: &mut Found) {
     let threshold = trigger.activation_threshold;
-    if let Some(metric) = idling(trigger).find(|&metric| is_vram(metric)) {
+    let is_below = |metric| metric != Metric::MemoryUsedPercent || threshold < RESERVED;
+    if let Some(metric) = idling(trigger).find(|&metric| is_vram(metric) && is_below(metric)) {
         let profile = trigger.profile.as_deref().unwrap_or_default();
         let outgrown = OUTGROWN.iter().find(|(name, _)| *name == profile);
         let (what, better) = match outgrown {

@@ -9,40 +9,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use gateway::check::RULES;
 use serde_json::Value;
-
-/// Every rule; each is shown by a golden file.
-const RULES: &[&str] = &[
-    "activation",
-    "address",
-    "cold-start",
-    "cooldown",
-    "fallback",
-    "field",
-    "flat-average",
-    "formula",
-    "from-env",
-    "idle-level",
-    "job-demand",
-    "metadata",
-    "metric-type",
-    "never-zero",
-    "no-effect",
-    "no-wake",
-    "not-ours",
-    "one-pod",
-    "only-trigger",
-    "paused",
-    "per-node",
-    "percent-target",
-    "prometheus",
-    "push",
-    "unit",
-    "unknown-key",
-    "value-slow-start",
-    "vram-zero",
-    "yaml",
-];
 
 fn goldens() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden/check")
@@ -75,17 +43,11 @@ fn is_golden(file: &Path, text: &str) -> bool {
     fs::read_to_string(file).is_ok_and(|golden| golden == text)
 }
 
-fn files(extension: &str) -> Vec<PathBuf> {
-    let paths = fs::read_dir(goldens()).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> =
-        paths.filter(|path| path.extension().is_some_and(|found| found == extension)).collect();
-    files.sort();
-    files
-}
-
 #[test]
 fn every_golden_file_is_said_word_for_word_and_every_rule_is_in_one() {
-    let yamls = files("yaml");
+    let files = fs::read_dir(goldens()).unwrap().map(|entry| entry.unwrap().path());
+    let is_yaml = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "yaml");
+    let yamls: BTreeSet<_> = files.filter(is_yaml).collect();
     assert!(yamls.len() > 25, "{yamls:?}");
     let (mut differing, mut rules) = (Vec::new(), BTreeSet::new());
     for yaml in yamls {
@@ -104,7 +66,7 @@ fn every_golden_file_is_said_word_for_word_and_every_rule_is_in_one() {
         }
     }
     assert!(differing.is_empty(), "{}", differing.join("\n"));
-    assert!(rules.iter().eq(RULES), "{rules:?}");
+    assert!(rules.iter().eq(RULES.iter().map(|(rule, _)| rule)), "{rules:?}");
 }
 
 #[test]
@@ -118,7 +80,8 @@ fn json_is_for_programs() {
     assert_eq!(counted.iter().sum::<u64>(), findings.len() as u64);
     for finding in findings {
         let rule = finding["rule"].as_str().unwrap();
-        assert!(RULES.contains(&rule) && finding["file"].is_string(), "{finding}");
+        assert!(RULES.iter().any(|(known, _)| *known == rule), "{finding}");
+        assert!(finding["file"].is_string(), "{finding}");
         assert!(!finding["message"].as_str().unwrap().is_empty(), "{finding}");
     }
     let second = findings.iter().find(|finding| finding["trigger"]["name"] == "second").unwrap();
@@ -126,6 +89,26 @@ fn json_is_for_programs() {
     let (_, out, _) = check(&["-o", "json", "yaml.yaml"], "");
     let report: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((&report["objects"], &report["findings"][0]["object"]), (&2.into(), &Value::Null));
+}
+
+#[test]
+fn what_it_proposes_instead_of_a_query_is_a_good_trigger() {
+    let (_, out, _) = check(&["-o", "json", "prometheus.yaml"], "");
+    let report: Value = serde_json::from_str(&out).unwrap();
+    let messages =
+        report["findings"].as_array().unwrap().iter().filter_map(|f| f["message"].as_str());
+    let proposed = messages.filter_map(|message| message.find('{').map(|at| &message[at..]));
+    let triggers: String = proposed.map(|trigger| format!("\n    - {trigger}")).collect();
+    assert_eq!(triggers.matches("external-push").count(), 6, "{triggers}");
+    let (code, out, _) = check(
+        &["-"],
+        &format!(
+            "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {{name: a}}\nspec:\n  \
+             scaleTargetRef: {{name: a}}\n  minReplicaCount: 1\n  triggers:{triggers}\n"
+        ),
+    );
+    assert_eq!(code, Some(0), "{out}");
+    assert!(out.ends_with("1 object, 0 errors, 0 warnings, 1 note\n"), "{out}");
 }
 
 #[test]
@@ -217,5 +200,14 @@ fn odd_and_large_texts_are_survived() {
         let (code, out, error) = check(&["-"], &text);
         assert!(matches!(code, Some(0 | 1)), "{code:?} {error} for {:.60}", text);
         assert!(out.ends_with("notes\n"), "{:.60}", text);
+    }
+}
+
+#[test]
+fn help_lists_every_rule() {
+    let (code, out, _) = check(&["--help"], "");
+    assert_eq!(code, Some(0));
+    for (rule, meaning) in RULES {
+        assert!(out.contains(&format!("  {rule:<16}  {meaning}\n")), "{rule} in {out}");
     }
 }
