@@ -57,7 +57,7 @@ pub const RULES: &[(&str, &str)] = &[
     ("unknown-key", "a metadata key with a typing mistake"),
     ("value-slow-start", "metricType Value for pods that are slow to serve"),
     ("vram-zero", "minimum 0 by the memory of engines that never give it back"),
-    ("yaml", "a document that is not YAML"),
+    ("yaml", "a document that cannot be read, with its line"),
 ];
 
 /// A YAML text and where it is from.

@@ -150,7 +150,7 @@ fn unreadable(error: &serde_saphyr::Error, first_line: usize, document: &str) ->
         true => "; a template is checked after rendering: helm template … | gpu-gateway check -",
         false => "",
     };
-    format!("line {line}: not YAML: {reason}{hint}")
+    format!("line {line}: cannot be read: {reason}{hint}")
 }
 
 /// Finds the objects of a document; `kind` is what a typed list says of its items.

@@ -51,9 +51,9 @@ pub fn table(report: &Report) -> String {
     for subject in &report.subjects {
         let good = if subject.findings.is_empty() { "  ok" } else { "" };
         let object = subject.object.as_ref().map_or_else(String::new, |name| format!("  {name}"));
-        put(&mut text, format_args!("{}{object}{good}", subject.file));
+        put(&mut text, format_args!("{}{good}", plain(&format!("{}{object}", subject.file))));
         for finding in &subject.findings {
-            put(&mut text, format_args!("  {}", line(finding)));
+            put(&mut text, format_args!("  {}", plain(&line(finding))));
         }
     }
     let counts = [
@@ -83,6 +83,13 @@ fn line(finding: &Finding) -> String {
         format!("trigger {}{name}: ", trigger.index)
     });
     format!("{severity:<7}  {:<16}  {trigger}{}", finding.rule, finding.message)
+}
+
+/// Files are others' words: none of them may move a terminal's cursor or start a line.
+fn plain(text: &str) -> String {
+    let escaped =
+        |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
+    text.chars().map(escaped).collect()
 }
 
 fn put(text: &mut String, line: std::fmt::Arguments<'_>) {

@@ -75,7 +75,11 @@ pub(super) fn check(
 }
 
 /// Whether it is for this gateway: by a key, by a key that is nearly one, or by its address.
+/// Without an address it is for nobody, which is to be said.
 fn is_ours(declared: &Declared) -> bool {
+    if !declared.metadata.contains_key("scalerAddress") {
+        return true;
+    }
     let host = declared.metadata.get("scalerAddress").map(|address| address.to_lowercase());
     host.is_some_and(|host| host.contains("gpu"))
         || declared.metadata.keys().any(|key| {

@@ -204,6 +204,16 @@ fn odd_and_large_texts_are_survived() {
 }
 
 #[test]
+fn words_of_a_file_do_not_reach_the_terminal_raw() {
+    let yaml = "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\n\
+        metadata: {name: \"a\\e[31m\\nb\"}\nspec: {\"x\\e[2J\": 1}\n";
+    let (code, out, _) = check(&["-"], yaml);
+    assert_eq!(code, Some(1));
+    assert!(!out.contains('\u{1b}') && out.contains(r"a\u{1b}[31m\nb"), "{out}");
+    assert!(out.contains(r"spec.x\u{1b}[2J: unknown field"), "{out}");
+}
+
+#[test]
 fn help_lists_every_rule() {
     let (code, out, _) = check(&["--help"], "");
     assert_eq!(code, Some(0));
