@@ -1,5 +1,6 @@
 //! The gateway from outside: real ports, real agents' streams, KEDA's calls.
 
+mod check;
 mod directory_file;
 mod http;
 mod ingest;
