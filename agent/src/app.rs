@@ -3,6 +3,8 @@
 //! Guarantees: what can be found wrong before the start is found in `App::build`; the collector
 //! ends first, so that every stream ends by itself after the last frame.
 
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -12,20 +14,31 @@ use shared::process::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
+
+/// The subcommands that show the node here.
+pub mod alone;
 
 use crate::collector::Collector;
 use crate::config::RunConfig;
+use crate::config::alone::ReadConfig;
+use crate::local;
+use crate::local::http::Pages;
 use crate::owner::file::HoldersFile;
 use crate::uplink::Uplink;
 use crate::uplink::address::Gateway;
+
+/// How long a client of the local pages may take to leave.
+const DRAIN: Duration = Duration::from_secs(2);
 
 /// An agent that is ready to run.
 pub struct App {
     node: NodeName,
     interval: Duration,
+    /// None in agent-only mode.
     gateways: Vec<Gateway>,
     collector: Collector,
+    http: Option<TcpListener>,
 }
 
 impl App {
@@ -34,36 +47,65 @@ impl App {
     /// # Errors
     /// When something of it is wrong, in one sentence.
     pub fn build(config: RunConfig) -> anyhow::Result<Self> {
-        let length = config.node.as_str().len();
-        if length == 0 || length > MAX_NAME {
-            bail!("the node's name has {length} bytes; 1 to {MAX_NAME} are accepted");
-        }
         let gateways: Result<Vec<Gateway>, _> =
             config.gateways.iter().map(|url| url.parse()).collect();
         let gateways = gateways?;
         if gateways.is_empty() {
             bail!("no gateway; write --gateway http://HOST:PORT");
         }
-        let holders = config.holders.as_deref().map(HoldersFile::open);
-        Ok(Self {
-            gateways,
-            collector: Collector {
-                source: config.source.open(&config.node, config.replay_end)?,
-                holders: holders.transpose()?,
-                interval: config.interval,
-            },
+        let read = ReadConfig {
             node: config.node,
+            source: config.source,
             interval: config.interval,
-        })
+            holders: config.holders,
+            replay_end: config.replay_end,
+        };
+        Self::with(gateways, read, config.http_listen)
+    }
+
+    /// The same for an agent that only serves its local pages, on `listen`.
+    ///
+    /// # Errors
+    /// When something of it is wrong, in one sentence.
+    pub fn serve(config: ReadConfig, listen: SocketAddr) -> anyhow::Result<Self> {
+        Self::with(Vec::new(), config, Some(listen))
+    }
+
+    fn with(
+        gateways: Vec<Gateway>,
+        config: ReadConfig,
+        listen: Option<SocketAddr>,
+    ) -> anyhow::Result<Self> {
+        let (node, interval) = (config.node.clone(), config.interval);
+        let collector = collector(config)?;
+        let http = listen.map(bind).transpose()?;
+        Ok(Self { node, interval, gateways, collector, http })
+    }
+
+    /// Where the local pages are, if they are served.
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(address)
     }
 
     /// Runs until `shutdown` is cancelled or the source has finished.
     ///
     /// # Errors
     /// When the collector or an uplink ended in a way that is a bug.
-    pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
+    pub async fn run(mut self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let clock = Clock::start();
-        let (newest, frames) = watch::channel(None);
+        let mut first = None;
+        if self.gateways.is_empty() {
+            let look = local::first(&mut self.collector, clock);
+            let Some(taken) = shutdown.run_until_cancelled(look).await else { return Ok(()) };
+            first = Some(Arc::new(taken?));
+        }
+        let (newest, frames) = watch::channel(first);
+        let serving = shutdown.child_token();
+        let mut tasks = JoinSet::new();
+        if let Some(listener) = self.http {
+            let pages = Pages::new(frames.clone(), clock, self.interval);
+            tasks.spawn(serve(listener, pages, serving.clone()));
+        }
         let no_more_tries = CancellationToken::new();
         let mut uplinks = JoinSet::new();
         for gateway in self.gateways {
@@ -80,9 +122,61 @@ impl App {
         let collector = tokio::spawn(self.collector.run(clock, newest, shutdown));
         let collected = collector.await.context("collector");
         no_more_tries.cancel();
+        serving.cancel();
         while let Some(ended) = uplinks.join_next().await {
             ended.context("uplink")?;
         }
-        collected
+        while let Some(ended) = tasks.join_next().await {
+            ended.context("local pages")??;
+        }
+        Ok(collected??)
     }
+}
+
+/// Opens what `config` names.
+fn collector(config: ReadConfig) -> anyhow::Result<Collector> {
+    let length = config.node.as_str().len();
+    if length == 0 || length > MAX_NAME {
+        bail!("the node's name has {length} bytes; 1 to {MAX_NAME} are accepted");
+    }
+    let holders = config.holders.as_deref().map(HoldersFile::open);
+    Ok(Collector {
+        source: config.source.open(&config.node, config.replay_end)?,
+        holders: holders.transpose()?,
+        interval: config.interval,
+    })
+}
+
+fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
+    let bound = TcpListener::bind(listen).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    bound.with_context(|| format!("--http-listen {listen}"))
+}
+
+fn address(listener: &TcpListener) -> SocketAddr {
+    listener.local_addr().expect("a bound listener has an address")
+}
+
+/// Serves the local pages until `shutdown`, and then for as long as clients need, but not longer
+/// than [`DRAIN`].
+async fn serve(
+    listener: TcpListener,
+    pages: Pages,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    info!(http = %address(&listener), "serving");
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let server = axum::serve(listener, pages.router())
+        .with_graceful_shutdown(shutdown.clone().cancelled_owned());
+    let drained = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(DRAIN).await;
+    };
+    tokio::select! {
+        ended = server.into_future() => ended?,
+        () = drained => warn!("some clients did not leave in time, closing their connections"),
+    }
+    Ok(())
 }

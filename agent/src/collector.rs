@@ -12,15 +12,19 @@ use shared::time::Timestamp;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{error, info};
 
-use crate::device::DeviceSource;
+use crate::device::{DeviceSource, Error};
 use crate::frame::{Taken, assemble};
 use crate::owner::file::HoldersFile;
 use crate::owner::{Declared, resolve};
 
 /// The newest frame; none before the first tick.
 pub type Newest = Option<Arc<Taken>>;
+
+/// How long the hardware may take to say something at all, and how often that is looked at.
+const FIRST_PATIENCE: Duration = Duration::from_secs(5);
+const FIRST_STEP: Duration = Duration::from_millis(25);
 
 /// What the loop reads from.
 pub struct Collector {
@@ -34,25 +38,71 @@ pub struct Collector {
 
 impl Collector {
     /// Publishes a frame every interval until the source has finished or `shutdown` is cancelled.
+    ///
+    /// # Errors
+    /// When the source can be read by another process only.
     pub async fn run(
         mut self,
         clock: Clock,
         newest: watch::Sender<Newest>,
         shutdown: CancellationToken,
-    ) {
+    ) -> Result<(), Error> {
+        let ended = shutdown.run_until_cancelled(self.publish(clock, &newest)).await;
+        // The library is closed before the channel is, and so before the streams end.
+        self.close().await;
+        ended.unwrap_or(Ok(()))
+    }
+
+    async fn publish(&mut self, clock: Clock, newest: &watch::Sender<Newest>) -> Result<(), Error> {
+        // Where another agent spoke for this node until now, an empty first frame would take from
+        // the gateways what they know.
+        self.get_ready().await;
         let mut ticks = tokio::time::interval(self.interval);
         // Readings are of now: frames for ticks that were missed would all be the same, and
         // agents that were stopped together should keep the phases they had.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut inventory = None;
-        while shutdown.run_until_cancelled(ticks.tick()).await.is_some() {
+        loop {
+            ticks.tick().await;
+            self.read(self.interval / 4).await;
             let taken = self.take(clock.now(), inventory.as_ref());
             inventory = Some(taken.frame.inventory.clone());
             newest.send_replace(Some(Arc::new(taken)));
-            if self.source.finished() {
+            if self.source.finished()? {
                 info!("the source has finished");
-                return;
+                return Ok(());
             }
+        }
+    }
+
+    /// Lets the source read its hardware, if it has such, for at most `patience`; says whether
+    /// that was enough. What is not there by then is taken as it was.
+    pub async fn read(&mut self, patience: Duration) -> bool {
+        match self.source.begin() {
+            Some(done) => tokio::time::timeout(patience, done).await.is_ok(),
+            None => true,
+        }
+    }
+
+    /// The first frame that says more than that nothing was read yet.
+    pub async fn first(&mut self, clock: Clock) -> Taken {
+        self.get_ready().await;
+        self.take(clock.now(), None)
+    }
+
+    /// Waits until there is something to say, but not for ever.
+    async fn get_ready(&mut self) {
+        let ready = async {
+            loop {
+                self.read(FIRST_STEP).await;
+                if self.source.is_ready() {
+                    return;
+                }
+                tokio::time::sleep(FIRST_STEP).await;
+            }
+        };
+        if tokio::time::timeout(FIRST_PATIENCE, ready).await.is_err() {
+            info!("the hardware takes its time, starting without all of it");
         }
     }
 
@@ -63,5 +113,12 @@ impl Collector {
         let declared = self.holders.as_mut().map_or(&none, |file| file.declared(now));
         let owners = resolve(&observation, declared);
         Taken { frame: assemble(observation, owners, previous), at: now }
+    }
+
+    /// Closes the source, which may have to wait for its hardware.
+    pub async fn close(self) {
+        if let Err(error) = tokio::task::spawn_blocking(move || drop(self.source)).await {
+            error!(%error, "the source could not be closed");
+        }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Guarantees: past this file nothing is text that still has to be understood.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +14,11 @@ use shared::process::{LogFormat, VERSION};
 use crate::device::SourceSpec;
 use crate::device::replay::ReplayEnd;
 use crate::uplink::address::Gateway;
+
+/// Flags of the subcommands that show the node here.
+pub mod alone;
+
+use alone::{DoctorArgs, RecordArgs, ServeArgs, SnapshotArgs, TopArgs};
 
 /// Time between two samples where nothing else is said.
 pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(500);
@@ -34,6 +40,8 @@ pub struct RunConfig {
     pub holders: Option<PathBuf>,
     /// What happens after the last line of a recording.
     pub replay_end: ReplayEnd,
+    /// Where the local pages are served, beside the uplink.
+    pub http_listen: Option<SocketAddr>,
 }
 
 impl RunConfig {
@@ -46,6 +54,7 @@ impl RunConfig {
             interval: DEFAULT_INTERVAL,
             holders: None,
             replay_end: ReplayEnd::default(),
+            http_listen: None,
         }
     }
 }
@@ -61,15 +70,26 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// What to log, for example `info` or `warn,agent=debug`.
-    #[arg(long, env = "GPU_AGENT_LOG_FILTER", default_value = "info", global = true)]
-    pub log_filter: String,
+    /// What to log, for example `warn,agent=debug` [default: info; error where the answer is
+    /// printed].
+    #[arg(long, env = "GPU_AGENT_LOG_FILTER", global = true)]
+    log_filter: Option<String>,
     /// Form of the log on standard error.
     #[arg(long, env = "GPU_AGENT_LOG_FORMAT", default_value = "text", global = true)]
     log_format: Format,
 }
 
 impl Cli {
+    /// What to log.
+    pub fn log_filter(&self) -> &str {
+        let unasked = match self.command {
+            Command::Run(_) | Command::Serve(_) | Command::Record(_) => "info",
+            // Its answer says what is wrong.
+            Command::Snapshot(_) | Command::Top(_) | Command::Doctor(_) => "error",
+        };
+        self.log_filter.as_deref().unwrap_or(unasked)
+    }
+
     /// Form of the log.
     pub fn log_format(&self) -> LogFormat {
         match self.log_format {
@@ -84,6 +104,16 @@ impl Cli {
 pub enum Command {
     /// Push to the gateways until told to stop.
     Run(RunArgs),
+    /// Print what the node shows now, once, with no gateway.
+    Snapshot(SnapshotArgs),
+    /// Serve /metrics, /healthz and /api/v1/devices here, with no gateway.
+    Serve(ServeArgs),
+    /// Write what the node shows to a file, one line a sample, for `--source replay:FILE`.
+    Record(RecordArgs),
+    /// Print the table of devices every interval.
+    Top(TopArgs),
+    /// Look where the way from the driver to the readings is broken, and say what to do next.
+    Doctor(DoctorArgs),
 }
 
 /// Flags of `run`.
@@ -99,24 +129,18 @@ pub struct RunArgs {
         value_parser = gateway
     )]
     gateways: Vec<String>,
-    /// Node to speak for [default: $NODE_NAME, then the host name].
-    #[arg(long, value_name = "NAME", env = "GPU_AGENT_NODE")]
-    node: Option<String>,
-    /// Stands for the environment variable that a pod's `fieldRef` usually fills.
-    #[arg(long, env = "NODE_NAME", hide = true)]
-    node_name: Option<String>,
-    /// Where readings come from: nvml, replay:FILE or sim:SPEC.
-    #[arg(long, env = "GPU_AGENT_SOURCE", default_value = "nvml")]
-    source: SourceSpec,
+    /// Whom it speaks for.
+    #[command(flatten)]
+    node: NodeArgs,
+    /// What the node is read through.
+    #[command(flatten)]
+    source: SourceArgs,
     /// Time between two samples, 100ms to 60s.
     #[arg(long, env = "GPU_AGENT_INTERVAL", default_value = "500ms", value_parser = interval)]
     interval: Duration,
-    /// YAML or JSON file: device UUID → holders, instead of what the source says.
-    #[arg(long, value_name = "FILE", env = "GPU_AGENT_HOLDERS")]
-    holders: Option<PathBuf>,
-    /// What happens after the last line of a recording.
-    #[arg(long, env = "GPU_AGENT_REPLAY_END", default_value = "hold")]
-    replay_end: ReplayEnd,
+    /// Serve /metrics, /healthz and /api/v1/devices here too [default: off].
+    #[arg(long, value_name = "ADDR", env = "GPU_AGENT_HTTP_LISTEN")]
+    http_listen: Option<SocketAddr>,
 }
 
 impl RunArgs {
@@ -125,19 +149,63 @@ impl RunArgs {
     /// # Errors
     /// When no name for the node is to be had.
     pub fn resolve(self) -> anyhow::Result<RunConfig> {
-        let given = [self.node, self.node_name].into_iter().flatten();
-        let node = match given.map(|name| name.trim().to_owned()).find(|name| !name.is_empty()) {
-            Some(node) => node,
-            None => host_name()?,
-        };
         Ok(RunConfig {
             gateways: self.gateways,
-            node: node.into(),
-            source: self.source,
+            node: self.node.name()?,
+            source: self.source.spec(),
             interval: self.interval,
-            holders: self.holders,
-            replay_end: self.replay_end,
+            holders: self.source.holders,
+            replay_end: self.source.replay_end,
+            http_listen: self.http_listen,
         })
+    }
+}
+
+/// Flags that name the node.
+#[derive(Clone, Debug, Args)]
+pub struct NodeArgs {
+    /// Node to speak for [default: $NODE_NAME, then the host name].
+    #[arg(long, value_name = "NAME", env = "GPU_AGENT_NODE")]
+    node: Option<String>,
+    /// Stands for the environment variable that a pod's `fieldRef` usually fills.
+    #[arg(long, env = "NODE_NAME", hide = true)]
+    node_name: Option<String>,
+}
+
+impl NodeArgs {
+    fn name(self) -> anyhow::Result<NodeName> {
+        let given = [self.node, self.node_name].into_iter().flatten();
+        match given.map(|name| name.trim().to_owned()).find(|name| !name.is_empty()) {
+            Some(node) => Ok(node.into()),
+            None => Ok(host_name()?.into()),
+        }
+    }
+}
+
+/// Flags of every subcommand that reads the node.
+#[derive(Clone, Debug, Args)]
+pub struct SourceArgs {
+    /// Where readings come from: nvml, replay:FILE or sim:SPEC.
+    #[arg(long, env = "GPU_AGENT_SOURCE", default_value = "nvml")]
+    source: SourceSpec,
+    /// NVIDIA's management library [default: libnvidia-ml.so.1, as the system finds it].
+    #[arg(long, value_name = "PATH", env = "GPU_AGENT_NVML_LIBRARY")]
+    nvml_library: Option<PathBuf>,
+    /// YAML or JSON file: device UUID → holders, instead of what the source says.
+    #[arg(long, value_name = "FILE", env = "GPU_AGENT_HOLDERS")]
+    pub holders: Option<PathBuf>,
+    /// What happens after the last line of a recording.
+    #[arg(long, env = "GPU_AGENT_REPLAY_END", default_value = "hold")]
+    pub replay_end: ReplayEnd,
+}
+
+impl SourceArgs {
+    /// The source, with everything that was said about it.
+    pub fn spec(&self) -> SourceSpec {
+        match &self.source {
+            SourceSpec::Nvml { .. } => SourceSpec::Nvml { library: self.nvml_library.clone() },
+            other => other.clone(),
+        }
     }
 }
 

@@ -13,26 +13,44 @@ use shared::identity::{DeviceUuid, NodeName, PodKey, PodUid};
 use shared::metric::Metric;
 use shared::reading::Readings;
 use shared::time::Timestamp;
+use tokio::sync::oneshot;
 
 /// Written objects, taken apart key by key.
 pub(crate) mod fields;
 /// How a holder is written, in recordings and in holders files alike.
 pub(crate) mod holder;
+/// The node's own GPUs, through NVIDIA's management library.
+pub mod nvml;
 /// Recorded samples, also while they are still being recorded.
 pub mod replay;
 /// Seeded load shapes on devices that do not exist.
 pub mod simulated;
 
+use nvml::Nvml;
 use replay::{Replay, ReplayEnd};
 use simulated::Simulated;
 
 /// Where readings come from.
 pub trait DeviceSource: Send {
+    /// Asks the hardware for new readings, where that takes time. Resolves once they are there;
+    /// hardware may never answer, so it is waited for only so long.
+    fn begin(&mut self) -> Option<oneshot::Receiver<()>> {
+        None
+    }
+
     /// What is known at `now`; returns at once.
     fn observe(&mut self, now: Timestamp) -> Observation;
 
+    /// Whether there is more to say than that the hardware was not looked at yet.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// Whether nothing will change any more, so that the agent may end.
-    fn finished(&self) -> bool;
+    ///
+    /// # Errors
+    /// When only another process could go on, in one sentence.
+    fn finished(&self) -> Result<bool, Error>;
 }
 
 /// Everything a source knows at one moment.
@@ -116,11 +134,6 @@ pub enum Error {
     /// `replay:` without a file.
     #[error("source replay needs a file; write replay:FILE")]
     NoFile,
-    /// This build cannot read hardware.
-    #[error(
-        "source nvml is not in this build; use replay:FILE (a recording) or sim:SPEC (simulated GPUs)"
-    )]
-    NoNvml,
     /// The simulation's spec is broken.
     #[error("source sim: {0}")]
     Simulation(String),
@@ -132,13 +145,19 @@ pub enum Error {
         /// What is wrong with it.
         error: std::io::Error,
     },
+    /// The hardware cannot be read, and never will by this process.
+    #[error("{0}")]
+    Hardware(Arc<str>),
 }
 
 /// A source as written in `--source`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceSpec {
     /// The node's own GPUs.
-    Nvml,
+    Nvml {
+        /// NVIDIA's library, where it is not the one that the system finds.
+        library: Option<PathBuf>,
+    },
     /// `replay:FILE`
     Replay(PathBuf),
     /// `sim:SPEC`
@@ -150,7 +169,7 @@ impl FromStr for SourceSpec {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         match text.split_once(':') {
-            None if text == "nvml" => Ok(Self::Nvml),
+            None if text == "nvml" => Ok(Self::Nvml { library: None }),
             None if text == "replay" => Err(Error::NoFile),
             None if text == "sim" => Ok(Self::Simulated(simulated::Spec::default())),
             Some(("replay", "")) => Err(Error::NoFile),
@@ -175,7 +194,10 @@ impl SourceSpec {
     /// When this build does not have it or a file of it cannot be read.
     pub fn open(self, node: &NodeName, end: ReplayEnd) -> Result<Box<dyn DeviceSource>, Error> {
         match self {
-            Self::Nvml => Err(Error::NoNvml),
+            Self::Nvml { library } => {
+                let settings = nvml::Settings { library, ..nvml::Settings::default() };
+                Ok(Box::new(Nvml::open(settings)?))
+            }
             Self::Replay(path) => match Replay::open(&path, end) {
                 Ok(replay) => Ok(Box::new(replay)),
                 Err(error) => Err(Error::File { path, error }),

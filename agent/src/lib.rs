@@ -5,9 +5,10 @@
 //!
 //! ```text
 //!  device ──▶ owner ──▶ frame ──▶ watch channel ──▶ uplink ──▶ gateway replicas
-//!  (replay,   (shares)  (inventory (newest frame     (one stream
-//!   simulated)           + sample)  only, no queue)   per address)
-//!      └───────── collector ───────────┘
+//!  (nvml,     (shares)  (inventory (newest frame     (one stream
+//!   replay,              + sample)  only, no queue)   per address)
+//!   simulated)
+//!      └───────── collector ───────────┘ └────────▶ local: shown here
 //! ```
 
 // Blank lines keep rustfmt from sorting the list: its order is the rule.
@@ -26,6 +27,9 @@ pub mod collector;
 
 /// The newest frame to every gateway replica.
 pub mod uplink;
+
+/// Agent-only mode: the same frame, shown here.
+pub mod local;
 
 /// Flags and environment; the crate's only reader of either.
 pub mod config;

@@ -26,14 +26,15 @@ use crate::trigger::observed::{DemandReading, Observed, TargetType};
 use crate::trigger::profile::Profiles;
 use crate::trigger::spec::{self, MetricSpec, Trigger};
 use crate::trigger::verdict::{Outcome, Verdict};
-use crate::trigger::{self, value};
+use crate::trigger::{self, value, warning};
 use past::WorkloadPast;
+use tracing::warn;
 
 /// A replica answers for workloads it does not fully cover after this long.
 const WARM_AFTER: Duration = Duration::from_secs(15);
 /// Metadata asked about is remembered for this long, to explain it.
 const REMEMBER: Duration = Duration::from_secs(600);
-/// Distinct metadata remembered per ScaledObject.
+/// Distinct metadata remembered per ScaledObject; of more, those asked about last.
 const MAX_ASKED: usize = 16;
 
 /// Answers questions about triggers.
@@ -99,6 +100,24 @@ pub struct Assessment {
     pub verdict: Verdict,
     /// The moment.
     pub now: Timestamp,
+}
+
+impl Asked {
+    /// Remembers a trigger that is asked about for the first time, and says what is unsound in it.
+    fn new(question: Question<'_>, assessment: &Assessment) -> Self {
+        let Assessment { object, trigger, observed, now, .. } = assessment;
+        let value_type = observed.target_type == TargetType::Value;
+        for warning in warning::warnings(trigger, object.min_replicas, value_type) {
+            warn!(scaled_object = %object.key, trigger = %trigger.name, warning, "unsound trigger");
+        }
+        Self {
+            metadata: spec::ours(question.metadata),
+            last: *now,
+            active_since: None,
+            endings: 0,
+            look_back: trigger.look_back(),
+        }
+    }
 }
 
 impl Refusal {
@@ -278,14 +297,14 @@ impl Answers {
     fn remember(&self, question: Question<'_>, assessment: &Assessment, active: Option<bool>) {
         let now = assessment.now;
         let mut asked = self.asked.entry(assessment.object.key.clone()).or_default();
-        let known = asked.iter().position(|asked| asked.metadata == *question.metadata);
+        let known =
+            asked.iter().position(|asked| spec::is_same(&asked.metadata, question.metadata));
         let at = known.unwrap_or_else(|| {
             if asked.len() == MAX_ASKED {
-                asked.remove(0);
+                let longest_ago = (0..asked.len()).min_by_key(|at| asked[*at].last);
+                asked.swap_remove(longest_ago.unwrap_or(0));
             }
-            let metadata = question.metadata.clone();
-            let look_back = assessment.trigger.look_back();
-            asked.push(Asked { metadata, last: now, active_since: None, endings: 0, look_back });
+            asked.push(Asked::new(question, assessment));
             asked.len() - 1
         });
         let entry = &mut asked[at];
@@ -302,9 +321,9 @@ impl Answers {
     pub fn endings(&self, question: Question<'_>) -> u64 {
         let key = ScaledObjectKey::new(question.namespace, question.name);
         let asked = self.asked.get(&key);
-        let asked = asked
-            .as_ref()
-            .and_then(|asked| asked.iter().find(|asked| asked.metadata == *question.metadata));
+        let asked = asked.as_ref().and_then(|asked| {
+            asked.iter().find(|asked| spec::is_same(&asked.metadata, question.metadata))
+        });
         asked.map_or(0, |asked| asked.endings)
     }
 
@@ -344,8 +363,8 @@ impl Answers {
     pub fn look_back(&self, pod: &PodKey) -> Option<Duration> {
         let snapshot = self.directory.snapshot()?;
         let scaled = snapshot.scaled(pod)?;
-        let asked = scaled.by.iter().flat_map(|object| self.asked(object));
-        asked.map(|asked| asked.look_back).chain([scaled.look_back]).max()
+        let of = |object| self.asked.get(object)?.iter().map(|asked| asked.look_back).max();
+        scaled.by.iter().filter_map(of).chain([scaled.look_back]).max()
     }
 
     /// Forgets triggers that nobody asks about any more.

@@ -9,6 +9,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use hyper::Uri;
 use shared::process::{LogFormat, VERSION};
 
+use crate::check::RULES;
+use crate::trigger::number;
+
 /// The central gateway of keda-gpu-gateway.
 #[derive(Debug, Parser)]
 #[command(name = "gpu-gateway", version = VERSION, about, arg_required_else_help = true)]
@@ -37,6 +40,8 @@ pub enum Command {
     Serve(Serve),
     /// Say why a ScaledObject gets the answer it gets
     Explain(Explain),
+    /// Say what is unsound in ScaledObjects and ScaledJobs, from their YAML alone
+    Check(Check),
 }
 
 /// `text` or `json`.
@@ -102,6 +107,38 @@ pub struct Explain {
     pub output: Output,
 }
 
+/// Flags of `check`.
+#[derive(Debug, Args)]
+#[command(after_long_help = rules())]
+pub struct Check {
+    /// YAML files of any number of documents; `-` is standard input
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// `table` or `json`
+    #[arg(short, long, default_value = "table")]
+    pub output: Output,
+    /// Exit with 1 on warnings too
+    #[arg(long)]
+    pub strict: bool,
+    /// How long a pod takes from being ordered to serving, such as 5m
+    #[arg(long, value_name = "DURATION", value_parser = load_time)]
+    pub load_time: Option<Duration>,
+    /// Own trigger profiles: a YAML map from name to metadata keys
+    #[arg(long, env = "GPU_GATEWAY_PROFILES")]
+    pub profiles: Option<PathBuf>,
+}
+
+/// Exit codes and rules, for people.
+fn rules() -> String {
+    let line = |(rule, meaning): &(&str, &str)| format!("\n  {rule:<16}  {meaning}");
+    let codes = "Exit codes: 0 no errors, 1 errors (with --strict also warnings), 2 usage or an unreadable file";
+    format!("{codes}\n\nRules:{}\n", RULES.iter().map(line).collect::<String>())
+}
+
+fn load_time(text: &str) -> Result<Duration, String> {
+    number::duration(text, Duration::from_secs(1)..=Duration::from_hours(24))
+}
+
 /// A gateway's HTTP port on the command line.
 #[derive(Clone, Debug)]
 pub struct ServerUrl(pub Uri);
@@ -143,12 +180,12 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.'))
 }
 
-/// How an explanation is written.
+/// How an explanation or a report is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// For people
     Table,
-    /// As the API gives it
+    /// For programs
     Json,
 }
 

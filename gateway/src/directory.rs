@@ -241,7 +241,8 @@ impl Workload {
                 let here = at.ok().map(|at| &self.pods[at]);
                 let still = here.is_some_and(|p| p.is_same_as(pod) && p.ready && p.exists());
                 if !still {
-                    self.gone.push(GonePod { pod: pod.clone(), until: now });
+                    let pod = Pod { since: before.ready_from(pod), ..(**pod).clone() };
+                    self.gone.push(GonePod { pod: Arc::new(pod), until: now });
                 }
             }
             self.gone.retain(|gone| now.since(gone.until) < MAX_LOOK_BACK);
@@ -249,6 +250,12 @@ impl Workload {
             self.gone.drain(..surplus);
         }
         self
+    }
+
+    /// From when a pod counts as Ready: what it was under the same name before, counts as that.
+    pub fn ready_from(&self, pod: &Pod) -> Timestamp {
+        let before = self.gone.iter().filter(|gone| gone.pod.key == pod.key).map(|gone| gone.until);
+        before.fold(pod.since, Timestamp::max)
     }
 
     /// Pods, or groups of pods, that exist.

@@ -16,7 +16,7 @@ use crate::answer::{Answers, Assessment, Question, Refusal};
 use crate::directory::ScaledObject;
 use crate::trigger::coverage::{self, PodState};
 use crate::trigger::observed::{self, PartReadings, Seen};
-use crate::trigger::spec::Trigger;
+use crate::trigger::spec::{self, Trigger};
 use crate::trigger::verdict::{Outcome, Reason};
 use crate::trigger::{hpa, pod as of_pod, warning};
 
@@ -190,14 +190,17 @@ fn trigger(
     now: Timestamp,
 ) -> TriggerExplanation {
     let question = Question { namespace: &object.key.namespace, name: &object.key.name, metadata };
-    let spec = answers.metric_spec(metadata).ok();
+    let named = answers.metric_spec(metadata).ok();
     let mut explained = match answers.assess(question, now) {
         Err(refusal) => refused(answers, object, metadata, &refusal),
         Ok(assessment) => assessed(answers, &assessment),
     };
-    explained.metric_name = spec.as_ref().map(|spec| spec.name.clone());
-    explained.target = spec.map(|spec| spec.target);
-    let asked = answers.asked(&object.key).into_iter().find(|asked| asked.metadata == *metadata);
+    explained.metric_name = named.as_ref().map(|spec| spec.name.clone());
+    explained.target = named.map(|spec| spec.target);
+    let asked = answers
+        .asked(&object.key)
+        .into_iter()
+        .find(|asked| spec::is_same(&asked.metadata, metadata));
     explained.active_since = asked
         .and_then(|asked| asked.active_since)
         .filter(|_| explained.active == Some(true))

@@ -36,6 +36,9 @@ pub mod http;
 /// `gpu-gateway explain`: asks a gateway over HTTP.
 pub mod client;
 
+/// `gpu-gateway check`: what is unsound in ScaledObjects, from their YAML alone.
+pub mod check;
+
 /// Flags and environment → each part's settings; the crate's only reader of either.
 pub mod config;
 

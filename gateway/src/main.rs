@@ -1,20 +1,30 @@
 //! `gpu-gateway`: parse, build, run, exit code.
 
+use std::io::Read as _;
+use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 use gateway::app::App;
-use gateway::config::{Cli, Command, Output, ServeConfig};
+use gateway::check::{self, Source};
+use gateway::config::{Check, Cli, Command, Output, ServeConfig};
+use gateway::trigger::profile::Profiles;
 use gateway::{client, explain};
 use shared::process;
 use tokio_util::sync::CancellationToken;
+
+/// Bytes that `check` takes from one file.
+const MAX_BYTES: u64 = 16 << 20;
+/// Exit code for a wrong command line, or a file on it that cannot be read.
+const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     // Before anything opens a connection. It fails only if one is installed already.
     rustls::crypto::ring::default_provider().install_default().ok();
     let cli = Cli::parse();
     match run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("gpu-gateway: {error:#}");
             ExitCode::FAILURE
@@ -23,14 +33,14 @@ fn main() -> ExitCode {
 }
 
 #[tokio::main]
-async fn run(cli: Cli) -> anyhow::Result<()> {
+async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(serve) => {
             let config = ServeConfig::try_from(serve).unwrap_or_else(|why| usage(&why));
             process::start_logging(&cli.log_filter, cli.log_format.into())?;
             let shutdown = CancellationToken::new();
             process::cancel_on_signal(shutdown.clone())?;
-            App::build(config).await?.run(shutdown).await
+            App::build(config).await?.run(shutdown).await?;
         }
         Command::Explain(args) => {
             let object = &args.scaled_object;
@@ -42,9 +52,57 @@ async fn run(cli: Cli) -> anyhow::Result<()> {
                     print!("{}", explain::table::render(&explanation));
                 }
             }
-            Ok(())
         }
+        Command::Check(args) => return check(&args),
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(args: &Check) -> anyhow::Result<ExitCode> {
+    let (sources, profiles) = match inputs(args) {
+        Ok(inputs) => inputs,
+        Err(error) => {
+            eprintln!("gpu-gateway: {error:#}");
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    let report = check::check(&sources, &profiles, args.load_time);
+    match args.output {
+        Output::Json => println!("{}", check::render::json(&report)?),
+        Output::Table => print!("{}", check::render::table(&report)),
+    }
+    Ok(if report.is_good(args.strict) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Everything that `check` reads.
+fn inputs(args: &Check) -> anyhow::Result<(Vec<Source>, Profiles)> {
+    let profiles = match &args.profiles {
+        None => Profiles::default(),
+        Some(path) => Profiles::load(&read(path)?).with_context(|| path.display().to_string())?,
+    };
+    let mut sources = Vec::new();
+    for path in &args.files {
+        sources.push(Source { name: path.display().to_string(), text: read(path)? });
+    }
+    Ok((sources, profiles))
+}
+
+/// The text of a file; of standard input if it is `-`.
+fn read(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let bytes = if path == Path::new("-") {
+        std::io::stdin().take(MAX_BYTES + 1).read_to_string(&mut text)
+    } else {
+        std::fs::File::open(path)
+            .and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text))
+    };
+    let bytes = bytes.with_context(|| path.display().to_string())?;
+    anyhow::ensure!(
+        u64::try_from(bytes)? <= MAX_BYTES,
+        "{}: more than {MAX_BYTES} bytes",
+        path.display()
+    );
+    Ok(text)
 }
 
 /// Says what is wrong with the command line and ends with exit code 2.

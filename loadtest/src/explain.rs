@@ -29,7 +29,11 @@ pub async fn reason(gateway: SocketAddr, key: &ScaledObjectKey) -> Option<String
     Some(reason.to_owned())
 }
 
-async fn get(server: SocketAddr, path: &str) -> anyhow::Result<Value> {
+/// A page of the gateway's HTTP port.
+///
+/// # Errors
+/// When there is none, or it is not JSON.
+pub async fn get(server: SocketAddr, path: &str) -> anyhow::Result<Value> {
     let socket = TcpStream::connect(server).await.context("connecting")?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(socket)).await?;

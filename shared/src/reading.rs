@@ -40,9 +40,10 @@ impl Reading {
 
 /// What to say about a value that `metric` cannot have.
 pub fn out_of_range(metric: Metric, value: f64) -> String {
-    let unit = metric.unit();
-    format!("{metric} {value} is out of range (0 to {} {})", unit.max(), unit.symbol())
-        .replace(" )", ")")
+    let (max, symbol) = (metric.unit().max(), metric.unit().symbol());
+    let space = if symbol.is_empty() { "" } else { " " };
+    let value = if value.abs() < 1e15 { value.to_string() } else { format!("{value:e}") };
+    format!("{metric} {value} is out of range (0 to {max}{space}{symbol})")
 }
 
 /// All readings of one device or engine at one moment, kept small: a bit per metric, a number per

@@ -12,14 +12,15 @@ use std::time::Duration;
 use shared::time::Timestamp;
 use tracing::{info, warn};
 
-use super::{DeviceSource, Observation};
+use super::{DeviceSource, Error, Observation};
 
 /// A file that grows, shrinks or is replaced.
 mod follow;
 /// One line of a recording.
 pub mod line;
 
-use follow::{Follower, MAX_LINE, Piece};
+pub(crate) use follow::MAX_LINE;
+use follow::{Follower, Piece};
 use line::Line;
 
 /// Unknown keys that are named before the rest goes unnamed: the file is not ours.
@@ -240,7 +241,7 @@ impl DeviceSource for Replay {
         self.state.clone()
     }
 
-    fn finished(&self) -> bool {
-        self.finished
+    fn finished(&self) -> Result<bool, Error> {
+        Ok(self.finished)
     }
 }

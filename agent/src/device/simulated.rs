@@ -101,8 +101,8 @@ impl DeviceSource for Simulated {
         }
     }
 
-    fn finished(&self) -> bool {
-        false
+    fn finished(&self) -> Result<bool, Error> {
+        Ok(false)
     }
 }
 
@@ -158,13 +158,13 @@ fn holder(pod: &PodKey) -> ObservedHolder {
 /// Readings that go together: what a GPU of this model would show at `load` percent.
 fn readings(model: &Model, load: f64) -> Readings {
     let part = load / 100.0;
-    let used = 0.05 + 0.75 * part;
+    let used = (0.05 + 0.75 * part) * model.memory_mib;
     let clock = if load > 0.0 { model.boost_mhz } else { model.idle_mhz };
     [
         (Metric::GpuUtilization, load),
         (Metric::MemoryUtilization, 0.6 * load),
-        (Metric::MemoryUsedPercent, used * 100.0),
-        (Metric::MemoryUsedMib, used * model.memory_mib),
+        (Metric::MemoryUsedPercent, used / model.memory_mib * 100.0),
+        (Metric::MemoryUsedMib, used),
         (Metric::Temperature, 32.0 + 40.0 * part),
         (Metric::PowerDraw, model.watts * (0.12 + 0.83 * part)),
         (Metric::SmClockMhz, clock),

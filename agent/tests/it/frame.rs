@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::collector::{Collector, Newest};
-use agent::device::{DeviceSource, Observation};
+use agent::device::{DeviceSource, Error, Observation};
 use agent::frame::assemble;
 use agent::owner::file::HoldersFile;
 use agent::owner::{Declared, resolve};
@@ -59,8 +59,8 @@ impl DeviceSource for Counting {
         observation("p", self.observed)
     }
 
-    fn finished(&self) -> bool {
-        self.observed == self.last
+    fn finished(&self) -> Result<bool, Error> {
+        Ok(self.observed == self.last)
     }
 }
 
@@ -100,7 +100,7 @@ async fn every_interval_brings_a_frame_and_only_the_newest_is_kept() {
     assert_eq!(age(&newest), Duration::from_millis(4));
     assert_eq!(newest.borrow().as_ref().unwrap().at, at(1_500));
     shutdown.cancel();
-    running.await.unwrap();
+    running.await.unwrap().unwrap();
     assert!(newest.has_changed().is_err(), "the channel is closed");
 }
 
@@ -108,7 +108,7 @@ async fn every_interval_brings_a_frame_and_only_the_newest_is_kept() {
 async fn the_loop_ends_with_its_source_after_the_last_frame() {
     let (send, newest) = watch::channel(None);
     let clock = Clock::start();
-    collector(3).run(clock, send, CancellationToken::new()).await;
+    collector(3).run(clock, send, CancellationToken::new()).await.unwrap();
     assert_eq!(age(&newest), Duration::from_millis(3));
     assert_eq!(clock.now(), at(1_000));
 }

@@ -3,9 +3,16 @@
 #![expect(clippy::unwrap_used, reason = "a test that finds no value should stop there")]
 
 mod cli;
+mod fake_nvml;
 mod frame;
 mod layering;
+mod local_frames;
+mod local_nvml;
+mod local_outputs;
+mod local_processes;
+mod nvml;
 mod owner;
+mod process;
 mod replay;
 mod replay_file;
 mod simulated;

@@ -58,7 +58,7 @@ fn lines_take_effect_after_the_first_one_by_their_own_clock() {
     {
         assert_eq!(observe(&mut replay, now), Some(expected), "{now}");
     }
-    assert!(!replay.finished());
+    assert!(!replay.finished().unwrap());
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_loop_lets_the_last_line_stand_as_long_as_the_step_before_it() {
         }
     });
     assert_eq!(log.lines().count(), 1, "broken lines are named in the first pass: {log}");
-    assert!(!replay.finished());
+    assert!(!replay.finished().unwrap());
 }
 
 #[test]
@@ -201,10 +201,10 @@ fn exit_ends_once_the_last_line_stood_for_one_observation() {
     let mut replay = recording.replay(ReplayEnd::Exit);
     assert_eq!(observe(&mut replay, 0), Some(1.0));
     assert_eq!(observe(&mut replay, 300), Some(2.0));
-    assert!(!replay.finished());
+    assert!(!replay.finished().unwrap());
     let (value, log) = logged(|| observe(&mut replay, 600));
     assert_eq!(value, Some(2.0));
-    assert!(replay.finished());
+    assert!(replay.finished().unwrap());
     assert!(log.contains("line=3 error=\"the file ends within the line\""), "{log}");
 }
 

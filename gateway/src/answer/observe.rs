@@ -108,9 +108,9 @@ pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Times
                 let mut unsupported = false;
                 seen_of(&said, part.metric, &mut |s| {
                     unsupported |= s.reading == Reading::Unsupported;
-                    if said.len() == 1 { readings.push(s) } else { readings.push_newest(s) }
+                    if said.len() == 1 { readings.push(s) } else { readings.push_once(s) }
                 });
-                if unsupported {
+                if unsupported || trigger.gpu_index.is_some() {
                     said.iter().for_each(|(_, pod)| seen.offers.extend(pod.offers()));
                 }
             }
@@ -122,12 +122,32 @@ pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Times
         seen.pods.push(one(&members));
     }
     seen.parts = parts;
+    let known_since =
+        known_since.map(|since| since.min(known_before(fleet, trigger, workload, now)));
     seen.watched_since = known_since.zip(workload.with_pods_since).map(|(a, b)| a.max(b));
     seen
 }
 
 fn count<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> u32 {
     u32::try_from(pods.count()).unwrap_or(u32::MAX)
+}
+
+/// Since when pods are known that the workload had within the activation window and has no more:
+/// whoever watched them has watched the workload.
+fn known_before(
+    fleet: &Fleet,
+    trigger: &Trigger,
+    workload: &Workload,
+    now: Timestamp,
+) -> Timestamp {
+    let lately = |until: Timestamp| now.since(until) < trigger.activation_window;
+    let gone = workload.gone.iter().filter(|gone| lately(gone.until)).map(|gone| &gone.pod);
+    let known = gone.flat_map(|pod| {
+        let ticks = nodes_of(fleet, pod).into_iter();
+        let ticks = ticks.flat_map(|node| fleet.history(&node, Timestamp::LONG_AGO));
+        ticks.filter_map(|view| Some(view.pod(&pod.key, pod.uid.as_ref())?.known_since()))
+    });
+    known.min().unwrap_or(now)
 }
 
 /// A group is Ready when all of it is, and since the last of it became so.

@@ -35,8 +35,8 @@ impl<'a> WorkloadPast<'a> {
         let here =
             groups(workload).into_iter().filter(|members| members.iter().all(|pod| pod.ready));
         let here = here.map(|members| {
-            let since = members.iter().map(|pod| pod.since).max().unwrap_or_default();
-            (members, since, None)
+            let since = members.iter().map(|pod| workload.ready_from(pod)).max();
+            (members, since.unwrap_or_default(), None)
         });
         let gone =
             workload.gone.iter().filter(|gone| gone.until > from && gone.pod.group.is_none());

@@ -14,14 +14,14 @@ use shared::identity::{NodeName, PodKey, PodUid, ScaledObjectKey, WorkloadKey};
 use shared::process::Clock;
 use shared::time::Timestamp;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::{DeclaredTrigger, Directory, Phase, Pod, ScaledKind, ScaledObject, Snapshot, Workload};
 use crate::trigger::observed::TargetType;
 use crate::trigger::profile::Profiles;
 
-/// How often the file is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often the file is looked at; it is taken when two looks see the same.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Bytes a directory file may have.
 const MAX_BYTES: u64 = 64 << 20;
 
@@ -183,8 +183,13 @@ pub struct FileDirectory {
     directory: Arc<Directory>,
     profiles: Arc<Profiles>,
     clock: Clock,
+    /// What is in force.
     text: String,
+    /// What the last look saw, where that was something else: perhaps half written.
+    seen: Option<String>,
     entries: HashMap<WorkloadKey, WorkloadEntry>,
+    /// The last fault: it is said once, not at every look.
+    fault: Option<String>,
 }
 
 impl FileDirectory {
@@ -199,8 +204,16 @@ impl FileDirectory {
         clock: Clock,
     ) -> Result<Self, Error> {
         let text = read(&path)?;
-        let mut file =
-            Self { path, directory, profiles, clock, text: String::new(), entries: HashMap::new() };
+        let mut file = Self {
+            path,
+            directory,
+            profiles,
+            clock,
+            text: String::new(),
+            seen: None,
+            entries: HashMap::new(),
+            fault: None,
+        };
         file.load(text)?;
         Ok(file)
     }
@@ -209,35 +222,52 @@ impl FileDirectory {
     pub async fn watch(mut self, shutdown: CancellationToken) {
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        // The last fault is said once, not at every look.
-        let mut last_fault = None;
         while shutdown.run_until_cancelled(look.tick()).await.is_some() {
-            let fault = match read(&self.path) {
-                Ok(text) if text == self.text => {
-                    if let Some(snapshot) = self.directory.snapshot() {
-                        snapshot.confirm(self.clock.now());
-                    }
-                    last_fault = None;
-                    continue;
-                }
-                Ok(text) => self.load(text).err(),
-                Err(error) => Some(error),
+            // A large file takes a while to read, and a file of another kind may never end.
+            let looked = tokio::task::spawn_blocking(move || {
+                self.look();
+                self
+            });
+            match shutdown.run_until_cancelled(looked).await {
+                Some(Ok(file)) => self = file,
+                Some(Err(error)) => return error!(%error, "the directory file is watched no more"),
+                None => return,
             }
-            .map(|error| error.to_string());
-            match &fault {
-                Some(error) if last_fault != fault => {
-                    warn!(%error, "directory file refused, the last good state stays");
-                }
-                Some(_) => {}
-                None => info!(path = %self.path.display(), "directory file loaded"),
-            }
-            last_fault = fault;
         }
+    }
+
+    fn look(&mut self) {
+        let fault = match read(&self.path) {
+            Ok(text) if text == self.text => {
+                if let Some(snapshot) = self.directory.snapshot() {
+                    snapshot.confirm(self.clock.now());
+                }
+                self.seen = None;
+                None
+            }
+            Ok(text) if self.seen.as_ref() == Some(&text) => {
+                let loaded = self.load(text);
+                if loaded.is_ok() {
+                    info!(path = %self.path.display(), "directory file loaded");
+                }
+                loaded.err()
+            }
+            Ok(text) => {
+                self.seen = Some(text);
+                return;
+            }
+            Err(error) => Some(error),
+        };
+        let fault = fault.map(|error| error.to_string());
+        if let Some(error) = fault.as_ref().filter(|_| fault != self.fault) {
+            warn!(%error, "directory file refused, the last good state stays");
+        }
+        self.fault = fault;
     }
 
     fn load(&mut self, text: String) -> Result<(), Error> {
         let now = self.clock.now();
-        let file: Option<File> = serde_saphyr::from_str(&text)
+        let file: Option<File> = serde_saphyr::from_str_with_options(&text, options())
             .map_err(|error| Error::Form { path: self.path.clone(), message: error.to_string() })?;
         let file = file.unwrap_or_default();
         check(&file).map_err(|message| Error::Meaning { path: self.path.clone(), message })?;
@@ -257,15 +287,31 @@ impl FileDirectory {
         self.directory.replace(snapshot);
         self.entries = entries;
         self.text = text;
+        self.seen = None;
         Ok(())
+    }
+}
+
+/// The size of the file is the bound, not the number of its parts.
+fn options() -> serde_saphyr::Options {
+    let most = usize::try_from(MAX_BYTES).unwrap_or(usize::MAX);
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_nodes: most,
+            max_events: most,
+            max_total_scalar_bytes: most,
+        },
     }
 }
 
 fn read(path: &Path) -> Result<String, Error> {
     let fail = |error| Error::Read { path: path.into(), error };
-    let bytes = std::fs::metadata(path).map_err(fail)?.len();
-    if bytes > MAX_BYTES {
-        return Err(Error::TooLarge { path: path.into(), bytes });
+    let file = std::fs::metadata(path).map_err(fail)?;
+    if !file.is_file() {
+        return Err(fail(std::io::Error::other("it is no regular file")));
+    }
+    if file.len() > MAX_BYTES {
+        return Err(Error::TooLarge { path: path.into(), bytes: file.len() });
     }
     std::fs::read_to_string(path).map_err(fail)
 }
@@ -286,6 +332,14 @@ fn check(file: &File) -> Result<(), String> {
         for pod in &workload.pods {
             if !pods.insert(&pod.name) {
                 return Err(format!("{key}: pod {} is listed twice", pod.name));
+            }
+            let (ready_for, unready_for) = (pod.ready_for_seconds, pod.unready_for_seconds);
+            if if pod.ready { unready_for.is_some() } else { ready_for.is_some() } {
+                let is = if pod.ready { "ready" } else { "not ready" };
+                return Err(format!(
+                    "{key}: pod {} is {is}, yet says for how long it is the other",
+                    pod.name
+                ));
             }
             let seconds = [Some(pod.age_seconds), pod.ready_for_seconds, pod.unready_for_seconds];
             if seconds.into_iter().flatten().any(|seconds| !(0.0..=1e9).contains(&seconds)) {
@@ -423,10 +477,14 @@ impl From<ScaledObjectEntry> for ScaledObject {
             workload: None,
             absent: None,
             target_type: entry.metric_type.into(),
-            min_replicas: entry.min_replicas,
+            // KEDA's own default.
+            min_replicas: Some(entry.min_replicas.unwrap_or(0)),
             max_replicas: entry.max_replicas,
             cooldown: entry.cooldown_seconds.map(Duration::from_secs_f64),
             triggers: triggers.collect(),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,8 +18,12 @@ use super::view::{Index, NodeView, Row};
 
 /// Streams a node may have open: an update with surge needs two.
 const MAX_SESSIONS: usize = 4;
-/// Ticks kept for windows, whatever is asked for.
-const MAX_HISTORY: usize = 4_096;
+/// Readings of devices and engines kept for windows, whatever is asked for: an hour of 8 GPUs at
+/// 100 ms.
+const MAX_HISTORY: usize = 330_000;
+
+/// Samples that may come at once.
+const HASTE: usize = 16;
 
 /// One node's sessions and history.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub struct NodeState {
     /// Oldest first.
     sessions: Vec<Session>,
     history: VecDeque<Arc<NodeView>>,
+    /// Readings in it.
+    kept: usize,
     keep: Duration,
     /// The index of several sessions together, for as long as theirs stay the same.
     merged: Option<(Vec<Arc<Index>>, Arc<Index>)>,
@@ -44,7 +50,8 @@ struct Session {
 
 impl Default for NodeState {
     fn default() -> Self {
-        Self { sessions: Vec::new(), history: VecDeque::new(), keep: Duration::MAX, merged: None }
+        let (sessions, history) = (Vec::new(), VecDeque::new());
+        Self { sessions, history, kept: 0, keep: Duration::MAX, merged: None }
     }
 }
 
@@ -141,9 +148,14 @@ impl NodeState {
     }
 
     fn remember(&mut self, view: Option<&Arc<NodeView>>, now: Timestamp) {
-        if let Some(view) = view
-            && !self.keep.is_zero()
-        {
+        if let Some(view) = view.filter(|_| !self.keep.is_zero()) {
+            // Who goes on speaking more than twice as often as agreed only replaces the last word.
+            let earlier = self.history.iter().rev().nth(HASTE - 1);
+            let least = view.interval * u32::try_from(HASTE).unwrap_or(u32::MAX) / 2;
+            if earlier.is_some_and(|earlier| now.since(earlier.received_at) < least) {
+                self.kept -= self.history.pop_back().map_or(0, |last| last.size());
+            }
+            self.kept += view.size();
             self.history.push_back(view.clone());
         }
         self.forget(now);
@@ -151,10 +163,11 @@ impl NodeState {
 
     fn forget(&mut self, now: Timestamp) {
         let keep = self.keep;
-        while self.history.len() > MAX_HISTORY
+        while self.kept > MAX_HISTORY
             || self.history.front().is_some_and(|view| now.since(view.received_at) > keep)
         {
-            self.history.pop_front();
+            let Some(oldest) = self.history.pop_front() else { return };
+            self.kept -= oldest.size();
         }
     }
 

@@ -134,6 +134,11 @@ impl NodeView {
         &self.index.inventory
     }
 
+    /// How many devices and engines it has readings of, and one for itself.
+    pub fn size(&self) -> usize {
+        1 + self.devices.len() + self.engines.len()
+    }
+
     /// Every pod it speaks of.
     pub fn pods(&self) -> impl Iterator<Item = &PodKey> {
         self.index.pods.keys()

@@ -12,6 +12,7 @@ use shared::time::Timestamp;
 use crate::answer::{Answers, observe};
 use crate::directory::Workload;
 use crate::fleet::view::{NodeView, Row};
+use crate::trigger::number::thousandths;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -80,7 +81,8 @@ fn age_ms(now: Timestamp, then: Timestamp) -> u64 {
 
 /// Readings by name; null for one that failed. What is unsupported is not listed.
 fn by_name(readings: &Readings) -> BTreeMap<&'static str, Option<f64>> {
-    readings.iter().map(|(metric, reading)| (metric.name(), reading.value())).collect()
+    let rounded = |reading: Reading| reading.value().map(thousandths);
+    readings.iter().map(|(metric, reading)| (metric.name(), rounded(reading))).collect()
 }
 
 pub(super) fn nodes(answers: &Answers) -> Vec<NodeEntry> {

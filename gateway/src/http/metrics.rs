@@ -44,6 +44,8 @@ struct OfDevice {
 struct OfTrigger {
     namespace: String,
     scaledobject: String,
+    /// Its place among the ScaledObject's triggers.
+    trigger: u32,
     metric: String,
 }
 
@@ -51,6 +53,8 @@ struct OfTrigger {
 struct PodsOfTrigger {
     namespace: String,
     scaledobject: String,
+    /// Its place among the ScaledObject's triggers.
+    trigger: u32,
     metric: String,
     state: &'static str,
 }
@@ -166,8 +170,8 @@ fn triggers(registry: &mut Registry, answers: &Answers) {
     let shown = OfTriggers::default();
     for object in snapshot.objects() {
         let (namespace, name) = (&*object.key.namespace, &*object.key.name);
-        for metadata in metadata_of(answers, object) {
-            shown.add(answers, Question { namespace, name, metadata: &metadata });
+        for (trigger, metadata) in (0..).zip(metadata_of(answers, object)) {
+            shown.add(answers, Question { namespace, name, metadata: &metadata }, trigger);
         }
     }
     shown.register(registry);
@@ -178,11 +182,12 @@ fn yes(condition: bool) -> f64 {
 }
 
 impl OfTriggers {
-    fn add(&self, answers: &Answers, question: Question<'_>) {
+    fn add(&self, answers: &Answers, question: Question<'_>, trigger: u32) {
         let Ok(spec) = answers.metric_spec(question.metadata) else { return };
         let label = OfTrigger {
             namespace: question.namespace.into(),
             scaledobject: question.name.into(),
+            trigger,
             metric: spec.name.to_string(),
         };
         self.target.get_or_create(&label).set(spec.target);
@@ -202,8 +207,8 @@ impl OfTriggers {
             ("missing", coverage.missing),
             ("stuck", coverage.stuck),
         ] {
-            let OfTrigger { namespace, scaledobject, metric } = label.clone();
-            let label = PodsOfTrigger { namespace, scaledobject, metric, state };
+            let OfTrigger { namespace, scaledobject, trigger, metric } = label.clone();
+            let label = PodsOfTrigger { namespace, scaledobject, trigger, metric, state };
             self.pods.get_or_create(&label).set(f64::from(count));
         }
     }

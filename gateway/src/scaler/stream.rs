@@ -84,8 +84,7 @@ async fn follow(
         loop {
             // Whoever else was told that it is inactive: that was an edge for this stream too.
             let endings = answers.endings(question);
-            if endings != ended {
-                ended = endings;
+            if endings > std::mem::replace(&mut ended, endings) {
                 edge.on(Some(false), false, answers.clock().now());
             }
             let active = answers.is_active(question).ok();

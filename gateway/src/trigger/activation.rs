@@ -2,7 +2,8 @@
 //!
 //! Guarantees: called only beside a verdict with a value, for the same observations and `now`, so
 //! that activity and value never contradict each other. A burst between two polls is not lost:
-//! every sample of the activation window counts.
+//! every sample of the activation window counts. A pod that should report and does not keeps the
+//! workload active, because going to zero is a move too, and what is unknown can only cancel moves.
 
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ pub fn is_active(
     }
     let watched = observed.watched_since.map_or(Duration::ZERO, |since| now.since(since));
     verdict.coverage.starting + verdict.coverage.absent > 0
-        || exceeds_now(trigger, observed, now)
+        || may_be_in_use(trigger, observed, now)
         || watched < trigger.activation_window
         || exceeded_within_window(trigger, past, now)
 }
@@ -56,16 +57,19 @@ fn threshold(trigger: &Trigger, at: usize) -> f64 {
     trigger.activation_threshold * scale
 }
 
-fn exceeds_now(trigger: &Trigger, observed: &Observed, now: Timestamp) -> bool {
+fn may_be_in_use(trigger: &Trigger, observed: &Observed, now: Timestamp) -> bool {
     if reads_engines(trigger) && observed.serving {
         return true;
     }
     (0..trigger.parts.len()).any(|at| {
         let metric = trigger.parts[at].metric;
         let (states, _) = classify(trigger, metric, observed, &observed.parts[at], now);
-        states
-            .iter()
-            .any(|state| matches!(state, PodState::Reporting(x) if *x > threshold(trigger, at)))
+        states.iter().any(|state| match state {
+            PodState::Reporting(x) => *x > threshold(trigger, at),
+            // What it does is not known: that is no reason to switch it off.
+            PodState::Missing(_) => true,
+            _ => false,
+        })
     })
 }
 

@@ -3,7 +3,7 @@
 use shared::metric::{Metric, Unit};
 
 use super::measure::{Measure, PERCENT_TARGET, Part};
-use super::metadata::{Aggregation, Fields, Problems};
+use super::metadata::{Fields, Problems};
 
 /// The keys that metric and target come from; without any problem in them both are known.
 pub(super) const GOAL_KEYS: [&str; 4] =
@@ -69,12 +69,7 @@ impl Goal {
     ///
     /// A target of the profile survives another metric only in the same unit. Where something is
     /// wrong the result is a stand-in, and the problem is noted under one of [`GOAL_KEYS`].
-    pub(super) fn settle(
-        self,
-        profile: &Self,
-        aggregation: Option<Aggregation>,
-        problems: &mut Problems,
-    ) -> Settled {
+    pub(super) fn settle(self, profile: &Self, problems: &mut Problems) -> Settled {
         let base = profile.measure.clone().unwrap_or(Measure::One(Metric::GpuUtilization, None));
         let same = self.measure.as_ref().is_none_or(|measure| measure.unit() == base.unit());
         let (parts, composite, target) = match self.measure.unwrap_or(base) {
@@ -95,7 +90,6 @@ impl Goal {
                 (vec![Part { metric, target }], false, target)
             }
         };
-        check_reach(&parts, aggregation, problems);
         Settled { parts, composite, target, unit_is_the_profiles: same }
     }
 }
@@ -158,23 +152,4 @@ fn usual_target(metric: Metric, problems: &mut Problems) -> Option<f64> {
         problems.add("targetValue", format!("targetValue is required for {metric}"));
     }
     None
-}
-
-/// Refuses percent targets that no replica can reach. Only `sum` adds up the GPUs of a pod, so
-/// that a pod with eight of them can stand at 800.
-fn check_reach(parts: &[Part], aggregation: Option<Aggregation>, problems: &mut Problems) {
-    if aggregation == Some(Aggregation::Sum) || problems.concern(&["aggregation"]) {
-        return;
-    }
-    for Part { metric, target } in parts {
-        if metric.unit() == Unit::Percent && *target > 100.0 {
-            problems.add(
-                "targetValue",
-                format!(
-                    "target {target} of {metric} is above 100 %, \
-                 which a replica reaches only with aggregation sum"
-                ),
-            );
-        }
-    }
 }

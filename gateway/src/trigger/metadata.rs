@@ -3,7 +3,7 @@
 //! Guarantees: every key is read, or refused with the nearest good one, whatever the map's order.
 //! Each value is checked alone; what several keys say together is for `super::spec`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -307,6 +307,24 @@ pub(super) fn read<'a>(
 /// Whether KEDA reads that key of a trigger itself.
 pub fn is_for_keda(name: &str) -> bool {
     KEDA_KEYS.contains(&name) || name.ends_with("FromEnv")
+}
+
+/// Whether that key, as KEDA sends it, says something here.
+fn is_ours(name: &str) -> bool {
+    find(name.strip_suffix("FromEnv").unwrap_or(name)).is_some()
+}
+
+/// What of `metadata`, as KEDA sends it, says something here.
+pub fn ours(metadata: &HashMap<String, String>) -> HashMap<String, String> {
+    let ours = metadata.iter().filter(|(key, _)| is_ours(key));
+    ours.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// Whether two maps, as KEDA sends them, say the same here.
+pub fn is_same(one: &HashMap<String, String>, other: &HashMap<String, String>) -> bool {
+    let count = |map: &HashMap<String, String>| map.keys().filter(|key| is_ours(key)).count();
+    let mut ours = one.iter().filter(|(key, _)| is_ours(key));
+    count(one) == count(other) && ours.all(|(key, value)| other.get(key) == Some(value))
 }
 
 fn find(name: &str) -> Option<&'static Key> {

@@ -110,6 +110,16 @@ pub struct Seen {
     pub interval: Duration,
 }
 
+impl Seen {
+    /// Whether `other` was read so much later that this one's node can no longer be heard.
+    fn is_silent_beside(&self, other: &Self) -> bool {
+        match (self.taken_at, other.taken_at) {
+            (Some(own), Some(other)) => other.since(own) > self.interval * 3,
+            (own, other) => own < other,
+        }
+    }
+}
+
 impl PartReadings {
     /// Ends the list of one pod: what was pushed since the last call is its readings, brought
     /// into order.
@@ -128,12 +138,12 @@ impl PartReadings {
     }
 
     /// As [`Self::push`], where several nodes speak of the pod: a device that was listed already
-    /// for it is kept once, with its newest reading.
-    pub fn push_newest(&mut self, seen: Seen) {
+    /// for it is kept once, from the node that was listed first unless that one fell silent.
+    pub fn push_once(&mut self, seen: Seen) {
         let start = self.ends.last().copied().unwrap_or(0);
         let own = &mut self.seen[start..];
         match own.iter_mut().find(|twin| twin.device == seen.device && twin.device.is_some()) {
-            Some(twin) if twin.taken_at < seen.taken_at => *twin = seen,
+            Some(twin) if twin.is_silent_beside(&seen) => *twin = seen,
             Some(_) => {}
             None => self.seen.push(seen),
         }

@@ -17,7 +17,9 @@ use super::word::{nearest, quoted};
 
 pub use super::endpoint::{DemandEndpoint, Engine, EngineEndpoint};
 pub use super::measure::Part;
-pub use super::metadata::{Absent, Aggregation, Error, KEYS, Key, WindowFunction, is_for_keda};
+pub use super::metadata::{
+    Absent, Aggregation, Error, KEYS, Key, WindowFunction, is_for_keda, is_same, ours,
+};
 
 /// One trigger of a ScaledObject: what to measure, against which target, and when it is activity.
 #[derive(Clone, Debug, PartialEq)]
@@ -188,7 +190,7 @@ impl<'a> Outline<'a> {
         let fields = profile.map_or_else(|| own.clone(), |profile| own.over(&profile.fields));
         let nothing = Goal::default();
         let base = profile.map_or(&nothing, |profile| &profile.goal);
-        let goal = goal.settle(base, fields.aggregation, problems);
+        let goal = goal.settle(base, problems);
         Self { own, profile, fields, goal, is_explicit }
     }
 

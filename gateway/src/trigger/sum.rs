@@ -72,23 +72,49 @@ pub fn sum_over_window(
         .map(|seen| seen.interval)
         .max()?
         .max(Duration::from_millis(100));
+    let lines: Vec<TimeLine<'_>> = series.iter().map(TimeLine::of).collect();
     let mut sums = Vec::new();
     let mut back = Duration::ZERO;
     while back < trigger.window {
-        sums.extend(sum_at(trigger, metric, series, now - back));
+        sums.extend(sum_at(trigger, metric, &lines, now - back));
         back += step;
     }
     over(trigger.window_function, &sums)
 }
 
-fn sum_at(trigger: &Trigger, metric: Metric, series: &[Series], at: Timestamp) -> Option<Sum> {
-    let mut reporting = Vec::with_capacity(series.len());
-    for pod in series {
+/// A pod's samples in the order they were taken, so that a moment is found by halving.
+struct TimeLine<'a> {
+    pod: &'a Series,
+    samples: Vec<(Timestamp, &'a [Seen])>,
+}
+
+fn taken_at(sample: &[Seen]) -> Option<Timestamp> {
+    sample.iter().filter_map(|seen| seen.taken_at).max()
+}
+
+impl<'a> TimeLine<'a> {
+    fn of(pod: &'a Series) -> Self {
+        let samples = pod.samples.iter().filter_map(|sample| Some((taken_at(sample)?, &**sample)));
+        let mut samples: Vec<_> = samples.collect();
+        samples.sort_by_key(|(taken_at, _)| *taken_at);
+        Self { pod, samples }
+    }
+
+    fn newest_at(&self, at: Timestamp) -> Option<&'a [Seen]> {
+        let after = self.samples.partition_point(|(taken_at, _)| *taken_at <= at);
+        Some(self.samples.get(after.checked_sub(1)?)?.1)
+    }
+}
+
+fn sum_at(trigger: &Trigger, metric: Metric, lines: &[TimeLine<'_>], at: Timestamp) -> Option<Sum> {
+    let mut reporting = Vec::with_capacity(lines.len());
+    for line in lines {
+        let pod = line.pod;
         let ready = pod.ready_from <= at && pod.ready_until.is_none_or(|until| at < until);
         if !ready || at.since(pod.ready_from) < trigger.startup_grace {
             continue;
         }
-        match newest_at(&pod.samples, at) {
+        match line.newest_at(at) {
             Some(sample) => match read(trigger, metric, sample, at) {
                 Ok(x) => reporting.push((x, select(trigger, metric, sample).ok()?)),
                 Err(_) => return None,
@@ -98,17 +124,6 @@ fn sum_at(trigger: &Trigger, metric: Metric, series: &[Series], at: Timestamp) -
         }
     }
     (!reporting.is_empty()).then(|| sum_of(trigger.aggregation, &reporting))
-}
-
-fn newest_at(samples: &[Vec<Seen>], at: Timestamp) -> Option<&[Seen]> {
-    samples
-        .iter()
-        .filter_map(|sample| {
-            let taken_at = sample.iter().filter_map(|seen| seen.taken_at).max()?;
-            (taken_at <= at).then_some((taken_at, sample.as_slice()))
-        })
-        .max_by_key(|(taken_at, _)| *taken_at)
-        .map(|(_, sample)| sample)
 }
 
 fn over(function: WindowFunction, sums: &[Sum]) -> Option<Sum> {
@@ -133,7 +148,7 @@ pub fn exceeded_at<'a>(
     threshold: f64,
 ) -> impl Iterator<Item = Timestamp> + 'a {
     series.samples.iter().filter_map(move |sample| {
-        let taken_at = sample.iter().filter_map(|seen| seen.taken_at).max()?;
+        let taken_at = taken_at(sample)?;
         let was_ready = series.ready_from + trigger.startup_grace <= taken_at
             && series.ready_until.is_none_or(|until| taken_at < until);
         let reading: Result<f64, NotRead> = read(trigger, metric, sample, taken_at);

@@ -36,19 +36,15 @@ pub fn assess(trigger: &Trigger, observed: &Observed, past: &dyn Past, now: Time
     if observed.replicas == 0 && observed.pods.is_empty() {
         return from_demand(observed, Coverage::default(), Reason::AtZero);
     }
-    if !observed.warm {
-        let unheard = observed
-            .parts
-            .iter()
-            .map(|part| unheard(trigger, observed, part, now))
-            .max()
-            .unwrap_or(0);
-        if unheard > 0 {
+    let parts: Vec<Part> =
+        (0..trigger.parts.len()).map(|at| assess_part(trigger, at, observed, past, now)).collect();
+    let covers = |part: &Part| part.coverage.reporting >= observed.replicas;
+    if !observed.warm && !parts.iter().all(covers) {
+        let unheard = observed.parts.iter().map(|part| unheard(trigger, observed, part, now));
+        if let Some(unheard) = unheard.max().filter(|unheard| *unheard > 0) {
             return unavailable(Reason::WarmingUp { unheard }, Coverage::default());
         }
     }
-    let parts: Vec<Part> =
-        (0..trigger.parts.len()).map(|at| assess_part(trigger, at, observed, past, now)).collect();
     match decisive(trigger, observed, &parts) {
         Some((part, value, figures)) => Verdict {
             outcome: Outcome::Value(thousandths(value).clamp(0.0, MAX_VALUE)),

@@ -414,6 +414,78 @@ fn a_window_reaches_over_pods_that_are_gone_and_agents_that_came_back() {
 }
 
 #[test]
+fn a_window_counts_a_pod_once_however_often_it_was_ready() {
+    let asked = [("targetValue", "50"), ("window", "6s")];
+    let mut world = World::new();
+    let agent = world.agent("n1");
+    let with_uid = |uid| APod("a", Some(uid), None, Ok(Timestamp::LONG_AGO));
+    for (second, pod) in (0..).zip([
+        ready("a"),
+        ready("a"),
+        ready("a"),
+        APod("a", None, None, Err(at(3.0))),
+        ready("a"),
+        ready("a"),
+        with_uid("1"),
+        with_uid("2"),
+        with_uid("2"),
+    ]) {
+        let now = at(f64::from(second));
+        world.workload("llm", 1, std::slice::from_ref(&pod), now);
+        push(&agent, &[("u1", "a", None, 60.0)], now);
+        let right = if pod.3.is_ok() { 60.0 } else { 50.0 };
+        assert_eq!(world.value("llm", &asked, now), Ok(right), "{second} s");
+    }
+}
+
+#[test]
+fn replacing_an_idle_pod_is_no_activity() {
+    let asked = [("targetValue", "50"), ("activationWindow", "3s")];
+    let mut world = World::new();
+    world.workload("llm", 1, &[ready("a")], at(0.0));
+    let agent = world.agent("n1");
+    for second in 0..=4 {
+        push(&agent, &[("u1", "a", None, 0.0)], at(f64::from(second)));
+    }
+    assert_eq!(world.active("llm", &asked, at(4.0)), Ok(false));
+    world.workload("llm", 1, &[ready("b")], at(4.5));
+    for second in 5..=8 {
+        let now = at(f64::from(second));
+        push(&agent, &[("u1", "b", None, 0.0)], now);
+        assert_eq!(world.active("llm", &asked, now), Ok(false), "{second} s");
+    }
+}
+
+#[test]
+fn a_pod_that_fell_silent_is_not_idle() {
+    let asked = [("targetValue", "50"), ("activationWindow", "2s"), ("staleAfter", "3s")];
+    let mut world = World::new();
+    world.workload("llm", 2, &[ready("a"), ready("b")], at(0.0));
+    let agents = ["n1", "n2"].map(|node| world.agent(node));
+    push(&agents[1], &[("u2", "b", None, 90.0)], at(0.0));
+    for second in 0..60 {
+        let now = at(f64::from(second));
+        push(&agents[0], &[("u1", "a", None, 0.0)], now);
+        assert_eq!(world.active("llm", &asked, now), Ok(true), "{second} s");
+    }
+    push(&agents[1], &[("u2", "b", None, 0.0)], at(60.0));
+    assert_eq!(world.active("llm", &asked, at(60.0)), Ok(false), "it said itself that it is");
+}
+
+#[test]
+fn who_speaks_too_often_does_not_fill_the_history() {
+    let mut world = World::new();
+    world.workload("llm", 1, &[ready("a")], at(0.0));
+    let agent = world.agent("n1");
+    for tick in 0..10_000 {
+        push(&agent, &[("u1", "a", None, 40.0)], at(f64::from(tick) / 1_000.0));
+    }
+    let kept = world.fleet.history(&"n1".into(), Timestamp::START).len();
+    // 10 s at two samples a second, twice as many at most, and a few at once.
+    assert!((20..=60).contains(&kept), "{kept}");
+}
+
+#[test]
 fn history_is_kept_only_for_pods_that_something_scales() {
     let mut world = World::new();
     world.workload("llm", 1, &[ready("a")], at(0.0));
@@ -434,13 +506,16 @@ fn a_device_two_nodes_claim_is_counted_once_and_reported() {
     let agents = ["n1", "n2"].map(|node| world.agent(node));
     push(&agents[0], &[("u1", "a", None, 10.0)], at(1.0));
     push(&agents[1], &[("u1", "a", None, 90.0)], at(2.0));
-    assert_eq!(world.value("llm", &[("targetValue", "50")], at(2.0)), Ok(90.0), "the newest word");
+    let asked = [("targetValue", "50")];
+    assert_eq!(world.value("llm", &asked, at(2.0)), Ok(10.0), "the first node, while it speaks");
+    push(&agents[1], &[("u1", "a", None, 90.0)], at(5.0));
+    assert_eq!(world.value("llm", &asked, at(5.0)), Ok(90.0), "it fell silent");
     world.fleet.tidy(|_| None, at(2.0));
     let conflicts = world.fleet.conflicts();
     assert_eq!((conflicts[0].uuid.as_str(), conflicts[0].nodes.len()), ("u1", 2));
     // The directory knows better.
-    world.workload("llm", 1, &[APod("a", None, Some("n1"), Ok(Timestamp::LONG_AGO))], at(2.0));
-    assert_eq!(world.value("llm", &[("targetValue", "50")], at(2.0)), Ok(10.0));
+    world.workload("llm", 1, &[APod("a", None, Some("n1"), Ok(Timestamp::LONG_AGO))], at(5.0));
+    assert_eq!(world.value("llm", &asked, at(5.0)), Ok(10.0));
 }
 
 proptest! {

@@ -381,6 +381,9 @@ fn the_state_table_row_by_row() {
     let mut cold = observed(2, &[Case::Ready(vec![10.0]), Case::Silent]);
     cold.warm = false;
     assert_eq!(verdict(&t, &cold).outcome, Outcome::Unavailable);
+    let mut head = observed(2, &[Case::Ready(vec![10.0]), Case::Ready(vec![20.0]), Case::Silent]);
+    head.warm = false;
+    assert_eq!(verdict(&t, &head).outcome, Outcome::Value(30.0), "all that were ordered report");
     let mut covered = observed(2, &[Case::Ready(vec![10.0]), Case::Loading]);
     covered.warm = false;
     assert_eq!(verdict(&t, &covered).outcome, Outcome::Value(60.0));

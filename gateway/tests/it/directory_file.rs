@@ -47,6 +47,33 @@ async fn a_file_of_the_same_length_and_time_is_a_changed_file_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipe_in_place_of_the_file_stops_nothing() {
+    let (gateway, _agent) = one_pod_at_60().await;
+    let steady = Steady::watch(gateway.trigger("ai/vllm-so", &[]).await, 60.0);
+    std::fs::remove_file(gateway.file()).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(gateway.file()).status().unwrap();
+    assert!(made.success());
+    sleep(Duration::from_millis(700)).await;
+    steady.held().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_scaled_objects_load() {
+    let mut text = String::from("workloads:\n");
+    for n in 0..10_000 {
+        let pods = format!("{{name: p{n}, ready: true}}");
+        let line = format!("{{namespace: ai, kind: D, name: w{n}, replicas: 1, pods: [{pods}]}}");
+        text += &format!("  - {line}\n");
+    }
+    text += "scaledObjects:\n";
+    for n in 0..10_000 {
+        text += &format!("  - {{namespace: ai, name: s{n}, target: {{kind: D, name: w{n}}}}}\n");
+    }
+    let gateway = TestGateway::start(&text).await;
+    gateway.trigger("ai/s9999", &[]).await.fails(Code::Unavailable).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_reload_keeps_the_last_good_state() {
     let (gateway, _agent) = one_pod_at_60().await;
     let trigger = gateway.trigger("ai/vllm-so", &[]).await;
@@ -115,6 +142,9 @@ async fn errors_at_the_start_name_the_place() {
         (pods("{name: a, ready: maybe}"), ["maybe", "line 1"]),
         (pods("{name: a, ready: true, phase: Sleeping}"), ["Sleeping", "Running"]),
         (pods("{name: a, ready: true, readyForSeconds: -1}"), ["ai/vllm", "seconds"]),
+        (pods("{name: a, ready: false, readyForSeconds: 5}"), ["pod a", "not ready"]),
+        (pods("{name: a, ready: true, unreadyForSeconds: 5}"), ["pod a", "the other"]),
+        (pods("{name: '', ready: true}"), ["ai/vllm", "empty"]),
         (pods("{name: a, ready: true, ageSeconds: .nan}"), ["ai/vllm", "seconds"]),
         (pods("{name: a, ready: true}, {name: a, ready: false}"), ["pod a", "twice"]),
         (pods("{name: a, ready: true, ports: {metrics: 70000}}"), ["70000", "line 1"]),

@@ -85,8 +85,8 @@ async fn metrics_are_what_prometheus_reads() {
         "gpu_gateway_agent_sessions 1",
         "gpu_gateway_uplink_messages_total",
         "gpu_gateway_node_devices{node=\"n1\"} 2",
-        "gpu_gateway_trigger_value{namespace=\"ai\",scaledobject=\"vllm-so\",metric=\"gpu_utilization\"} 140",
-        "gpu_gateway_trigger_target{namespace=\"ai\",scaledobject=\"vllm-so\",metric=\"gpu_utilization\"} 50",
+        "gpu_gateway_trigger_value{namespace=\"ai\",scaledobject=\"vllm-so\",trigger=\"0\",metric=\"gpu_utilization\"} 140",
+        "gpu_gateway_trigger_target{namespace=\"ai\",scaledobject=\"vllm-so\",trigger=\"0\",metric=\"gpu_utilization\"} 50",
         "method=\"GetMetrics\",code=\"INVALID_ARGUMENT\"",
     ] {
         assert!(text.contains(series), "{series} in {text}");

@@ -1,6 +1,7 @@
 //! The gateway from outside: real ports, real agents' streams, KEDA's calls.
 
 mod api_server;
+mod check;
 mod directory_file;
 mod http;
 mod ingest;

@@ -126,6 +126,23 @@ async fn a_load_right_after_keda_was_told_inactive_is_an_edge_of_the_stream_too(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_triggers_of_the_same_object_are_no_edges_of_the_stream() {
+    let (gateway, agent) = one_pod_at(0.0).await;
+    let trigger = gateway.trigger("ai/vllm-so", &[SHORT]).await;
+    is_inactive(&trigger).await;
+    let mut stream = trigger.stream().await.unwrap();
+    agent.reads("u1", 30.0);
+    says_true(&mut stream).await;
+    for target in 1..40 {
+        let target = target.to_string();
+        let other = gateway.trigger("ai/vllm-so", &[("targetValue", &target), SHORT]).await;
+        assert!(other.is_active().await.unwrap());
+    }
+    let said = said_within(&mut stream, Duration::from_millis(1_500)).await;
+    assert_eq!(said, [false; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_between_two_polls_reaches_the_stream() {
     let (gateway, agent) = one_pod_at(0.0).await;
     let trigger = gateway.trigger("ai/vllm-so", &[SHORT]).await;

@@ -3,5 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
 mod demo;
+#[path = "../../../agent/tests/it/fake_nvml.rs"]
+mod fake_nvml;
+mod nvml;
 mod processes;
+mod recordings;
+mod support;
 mod workspace;

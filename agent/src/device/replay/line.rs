@@ -17,7 +17,8 @@ use shared::reading::{Reading, Readings, out_of_range};
 use crate::device::fields::{Fields, Written};
 use crate::device::{Observation, ObservedDevice, ObservedEngine, ObservedHolder, holder};
 
-const NULL: &str = "null in the recording";
+/// Why a reading failed that is `null` in a recording.
+pub const NULL: &str = "null in the recording";
 const SCRAPE_FAILED: &str = "scrape failed";
 
 /// One good line.
@@ -45,9 +46,9 @@ pub fn parse(text: &[u8]) -> Result<Line, String> {
     let observation = Observation {
         devices: devices(fields.list("devices", MAX_DEVICES)?, &mut unknown)?,
         engines: engines(fields.list("engines", MAX_ENGINES)?, &mut unknown)?,
-        reason: None,
+        reason: fields.text("reason")?.map(Into::into),
     };
-    unknown.extend(fields.left("a line", &["at_ms", "devices", "engines"]));
+    unknown.extend(fields.left("a line", &["at_ms", "devices", "engines", "reason"]));
     Ok(Line { at_ms, observation, unknown })
 }
 

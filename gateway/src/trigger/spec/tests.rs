@@ -129,10 +129,6 @@ fn keys_that_set_the_target_agree_or_are_named() {
             [("profile", "vllm"), ("targetValue", "6")],
             "targetValue does not go with the composite of the profile, set metricType too or remove it",
         ),
-        (
-            [("metricType", "requests_waiting:5,kv_cache_usage:101"), ("aggregation", "max")],
-            "target 101 of kv_cache_usage is above 100 %, which a replica reaches only with aggregation sum",
-        ),
     ] {
         refused_everywhere(&pairs, message);
     }

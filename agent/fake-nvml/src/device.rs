@@ -1,0 +1,267 @@
+//! Functions on one GPU.
+
+#![expect(unsafe_code, reason = "this is NVML's C interface")]
+
+use std::ffi::{c_char, c_uint, c_ulonglong};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlMemory_t, nvmlMemory_v2_t,
+    nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH as VERSION_MISMATCH,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlReturn_t, nvmlSample_t,
+    nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES as GPU_SAMPLES,
+    nvmlSamplingType_enum_NVML_MEMORY_UTILIZATION_SAMPLES as MEMORY_SAMPLES, nvmlUtilization_t,
+    nvmlValue_t, nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT as UNSIGNED_INT,
+};
+
+use crate::gate::{Outcome, code, device as on, put, supported};
+use crate::library::write_text;
+use crate::script::Gpu;
+
+/// Window that PCIe traffic is counted over.
+const PCIE_WINDOW: Duration = Duration::from_millis(20);
+/// Time between two samples of the generated ring, and how many it holds.
+const SAMPLE_EVERY_US: u64 = 1_000_000 / 6;
+const RING: u64 = 100;
+
+/// Functions that find one value and write it.
+macro_rules! getters {
+    ($($(#[$doc:meta])* $function:ident -> $type:ty = |$gpu:ident| $value:expr;)*) => { $(
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub(crate) extern "C" fn $function(device: nvmlDevice_t, value: *mut $type) -> nvmlReturn_t {
+            code((|| {
+                let chosen = on(stringify!($function), device)?;
+                let $gpu = chosen.gpu();
+                put(value, supported($value)?)
+            })())
+        }
+    )* };
+}
+
+getters! {
+    /// Utilisation of the last sample.
+    nvmlDeviceGetUtilizationRates -> nvmlUtilization_t =
+        |gpu| gpu.utilization.map(|[gpu, memory]| nvmlUtilization_t { gpu, memory });
+    /// Memory as old drivers count it: what is reserved is used.
+    nvmlDeviceGetMemoryInfo -> nvmlMemory_t = |gpu| gpu.memory.map(|[total, reserved, used]| {
+        let used = used + reserved;
+        nvmlMemory_t { total, free: total.saturating_sub(used), used }
+    });
+    /// Milliwatts.
+    nvmlDeviceGetPowerUsage -> c_uint = |gpu| gpu.power;
+    /// Millijoules since this library was loaded.
+    nvmlDeviceGetTotalEnergyConsumption -> c_ulonglong =
+        |gpu| gpu.energy_rate.map(|milliwatts| (milliwatts * since_start().as_secs_f64()) as u64);
+    /// Bits, under their old name.
+    nvmlDeviceGetCurrentClocksThrottleReasons -> c_ulonglong = |gpu| gpu.throttle;
+    /// Bits, under their new name.
+    nvmlDeviceGetCurrentClocksEventReasons -> c_ulonglong = |gpu| gpu.throttle;
+    /// Kinds of events.
+    nvmlDeviceGetSupportedEventTypes -> c_ulonglong =
+        |gpu| Some(gpu.event_types.unwrap_or(crate::events::DEFAULT_TYPES));
+}
+
+/// UUID.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlDeviceGetUUID(
+    device: nvmlDevice_t,
+    text: *mut c_char,
+    length: c_uint,
+) -> nvmlReturn_t {
+    code(
+        on("nvmlDeviceGetUUID", device)
+            .and_then(|chosen| write_text(text, length, chosen.gpu().uuid.bytes())),
+    )
+}
+
+/// Product name.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlDeviceGetName(
+    device: nvmlDevice_t,
+    text: *mut c_char,
+    length: c_uint,
+) -> nvmlReturn_t {
+    code(
+        on("nvmlDeviceGetName", device)
+            .and_then(|chosen| write_text(text, length, chosen.gpu().name.bytes())),
+    )
+}
+
+/// NVML index.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlDeviceGetIndex(
+    device: nvmlDevice_t,
+    index: *mut c_uint,
+) -> nvmlReturn_t {
+    code(write_index("nvmlDeviceGetIndex", device, index))
+}
+
+/// The N of `/dev/nvidiaN`; here it is the index.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlDeviceGetMinorNumber(
+    device: nvmlDevice_t,
+    minor: *mut c_uint,
+) -> nvmlReturn_t {
+    code(write_index("nvmlDeviceGetMinorNumber", device, minor))
+}
+
+fn write_index(function: &str, device: nvmlDevice_t, target: *mut c_uint) -> Outcome<()> {
+    on(function, device).and_then(|chosen| put(target, chosen.index() as c_uint))
+}
+
+/// Memory as drivers from 510 on count it.
+///
+/// # Safety
+/// `memory` is null or points to the struct that its version word says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
+    device: nvmlDevice_t,
+    memory: *mut nvmlMemory_v2_t,
+) -> nvmlReturn_t {
+    code((|| {
+        let chosen = on("nvmlDeviceGetMemoryInfo_v2", device)?;
+        // SAFETY: the caller vouches for a pointer that is not null.
+        let version = unsafe { memory.as_ref() }.ok_or(INVALID_ARGUMENT)?.version;
+        if version as usize != size_of::<nvmlMemory_v2_t>() | 2 << 24 {
+            return Err(VERSION_MISMATCH);
+        }
+        let [total, reserved, used] = supported(chosen.gpu().memory)?;
+        let free = total.saturating_sub(reserved + used);
+        put(memory, nvmlMemory_v2_t { version, total, reserved, free, used })
+    })())
+}
+
+/// Degrees Celsius.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlDeviceGetTemperature(
+    device: nvmlDevice_t,
+    sensor: c_uint,
+    value: *mut c_uint,
+) -> nvmlReturn_t {
+    code((|| {
+        let chosen = on("nvmlDeviceGetTemperature", device)?;
+        if sensor != 0 {
+            return Err(INVALID_ARGUMENT);
+        }
+        put(value, supported(chosen.gpu().temperature)?)
+    })())
+}
+
+/// Megahertz.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlDeviceGetClockInfo(
+    device: nvmlDevice_t,
+    clock: c_uint,
+    value: *mut c_uint,
+) -> nvmlReturn_t {
+    code((|| {
+        let chosen = on("nvmlDeviceGetClockInfo", device)?;
+        if clock > 3 {
+            return Err(INVALID_ARGUMENT);
+        }
+        put(value, supported(chosen.gpu().clock)?)
+    })())
+}
+
+/// KB/s over the last 20 ms, which it waits for.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlDeviceGetPcieThroughput(
+    device: nvmlDevice_t,
+    counter: c_uint,
+    value: *mut c_uint,
+) -> nvmlReturn_t {
+    code((|| {
+        let chosen = on("nvmlDeviceGetPcieThroughput", device)?;
+        let traffic = supported(chosen.gpu().pcie)?;
+        let value_read = traffic.get(counter as usize).ok_or(INVALID_ARGUMENT)?;
+        std::thread::sleep(PCIE_WINDOW);
+        put(value, *value_read)
+    })())
+}
+
+/// Whether the GPU is cut into instances, now and after the next reset.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlDeviceGetMigMode(
+    device: nvmlDevice_t,
+    current: *mut c_uint,
+    pending: *mut c_uint,
+) -> nvmlReturn_t {
+    code((|| {
+        let chosen = on("nvmlDeviceGetMigMode", device)?;
+        let [now, then] = supported(chosen.gpu().mig)?;
+        put(current, now)?;
+        put(pending, then)
+    })())
+}
+
+/// The ring of samples after a time stamp.
+///
+/// # Safety
+/// `samples` is null or points to as many samples as `count` says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn nvmlDeviceGetSamples(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    last_seen: c_ulonglong,
+    value_type: *mut c_uint,
+    count: *mut c_uint,
+    samples: *mut nvmlSample_t,
+) -> nvmlReturn_t {
+    code((|| {
+        let chosen = on("nvmlDeviceGetSamples", device)?;
+        let mut ring = ring(chosen.gpu(), kind)?;
+        ring.retain(|(stamp, _)| *stamp > last_seen);
+        if ring.is_empty() {
+            return Err(NOT_FOUND);
+        }
+        put(value_type, chosen.gpu().sample_type.unwrap_or(UNSIGNED_INT))?;
+        // SAFETY: the caller vouches for a pointer that is not null.
+        let room = unsafe { count.as_ref() }.copied().ok_or(INVALID_ARGUMENT)?;
+        put(count, ring.len() as c_uint)?;
+        if samples.is_null() {
+            return Ok(());
+        }
+        if (room as usize) < ring.len() {
+            return Err(INSUFFICIENT_SIZE);
+        }
+        for (place, (stamp, value)) in ring.into_iter().enumerate() {
+            let sample =
+                nvmlSample_t { timeStamp: stamp, sampleValue: nvmlValue_t { ullVal: value } };
+            // SAFETY: `place` is below `room`, which the caller vouches for.
+            put(unsafe { samples.add(place) }, sample)?;
+        }
+        Ok(())
+    })())
+}
+
+/// Time stamps and values, oldest first.
+fn ring(gpu: &Gpu, kind: c_uint) -> Outcome<Vec<(u64, u64)>> {
+    let which = match kind {
+        GPU_SAMPLES => 0,
+        MEMORY_SAMPLES => 1,
+        _ => return Err(NOT_SUPPORTED),
+    };
+    if let Some(samples) = &gpu.samples {
+        return Ok(samples.iter().map(|sample| (sample[0], sample[1 + which])).collect());
+    }
+    let value = u64::from(supported(gpu.utilization)?[which]);
+    let newest = wall_clock_us() / SAMPLE_EVERY_US;
+    Ok((newest - RING + 1..=newest).map(|step| (step * SAMPLE_EVERY_US, value)).collect())
+}
+
+#[expect(clippy::disallowed_methods, reason = "the driver stamps samples with the wall clock")]
+fn wall_clock_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the energy counter runs by itself")]
+fn since_start() -> Duration {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    START.elapsed()
+}

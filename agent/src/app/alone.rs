@@ -1,0 +1,176 @@
+//! The subcommands that show the node here, with no gateway.
+//!
+//! Guarantees: a node with nothing to show is an error; the source is closed before the end, but
+//! hardware that hangs keeps nobody from ending.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use shared::process::Clock;
+use shared::time::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use super::collector;
+use crate::collector::{Collector, Newest};
+use crate::config::alone::ReadConfig;
+use crate::device::SourceSpec;
+use crate::device::nvml::probe::probe;
+use crate::local::doctor::{self, Driver, Report};
+use crate::local::record::Recording;
+use crate::local::view::View;
+use crate::local::{self, Format, render, stale_after};
+
+/// How long the driver may take to answer at all.
+const PROBE_WITHIN: Duration = Duration::from_secs(5);
+/// How long to wait for a device that does not answer until that can be said of it.
+const SILENT_AFTER: Duration = Duration::from_secs(15);
+/// How long closing the source may take.
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+
+/// What the node shows now.
+///
+/// # Errors
+/// When the source cannot be opened or there is nothing to show.
+pub async fn snapshot(config: ReadConfig, format: Format) -> anyhow::Result<String> {
+    let stale_after = stale_after(config.interval);
+    let mut collector = collector(config)?;
+    let clock = Clock::start();
+    let first = local::first(&mut collector, clock).await;
+    close(collector).await;
+    let taken = first?;
+    Ok(render(format, &taken, taken.at, stale_after))
+}
+
+/// Hands the table of every frame to `show` until `shutdown`, or until the source has finished.
+///
+/// # Errors
+/// When the source cannot be opened, there is nothing to show, or it cannot be shown.
+pub async fn top(
+    config: ReadConfig,
+    shutdown: CancellationToken,
+    mut show: impl FnMut(&str) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let stale_after = stale_after(config.interval);
+    let Some(mut running) = Running::start(config, &shutdown).await? else { return Ok(()) };
+    let mut shown = Ok(());
+    while shown.is_ok() && running.newest.changed().await.is_ok() {
+        let Some(taken) = running.newest.borrow_and_update().clone() else { continue };
+        shown = show(&(render(Format::Table, &taken, taken.at, stale_after) + "\n"));
+    }
+    running.end().await?;
+    shown.context("standard output")
+}
+
+/// Records the node to `file` until `shutdown`, for at most `length`; returns the number of lines.
+///
+/// # Errors
+/// When the source cannot be opened, there is nothing to record, or it cannot be written.
+pub async fn record(
+    config: ReadConfig,
+    file: &Path,
+    force: bool,
+    length: Option<Duration>,
+    shutdown: CancellationToken,
+) -> anyhow::Result<u64> {
+    let interval = config.interval;
+    let Some(running) = Running::start(config, &shutdown).await? else { return Ok(0) };
+    // Only now is it known that there is something to record.
+    let mut recording = Recording::create(file, force)?;
+    let followed = recording.follow(running.newest.clone(), interval, length).await;
+    running.end().await?;
+    followed?;
+    info!(file = %file.display(), lines = recording.lines(), "recorded");
+    Ok(recording.lines())
+}
+
+/// A collector whose first look is over, in a task of its own.
+struct Running {
+    newest: watch::Receiver<Newest>,
+    task: tokio::task::JoinHandle<Result<(), crate::device::Error>>,
+    stop: CancellationToken,
+}
+
+impl Running {
+    /// None if `shutdown` came first.
+    async fn start(
+        config: ReadConfig,
+        shutdown: &CancellationToken,
+    ) -> anyhow::Result<Option<Self>> {
+        let mut collector = collector(config)?;
+        let clock = Clock::start();
+        let first = local::first(&mut collector, clock);
+        match shutdown.run_until_cancelled(first).await {
+            None => return Ok(None),
+            Some(Err(nothing)) => {
+                close(collector).await;
+                return Err(nothing.into());
+            }
+            Some(Ok(_)) => {}
+        }
+        let (sender, newest) = watch::channel(None);
+        let stop = shutdown.child_token();
+        let task = tokio::spawn(collector.run(clock, sender, stop.clone()));
+        Ok(Some(Self { newest, task, stop }))
+    }
+
+    async fn end(self) -> anyhow::Result<()> {
+        self.stop.cancel();
+        match tokio::time::timeout(CLOSE_WITHIN, self.task).await {
+            Ok(ended) => Ok(ended.context("collector")??),
+            // Its hardware hangs; the end of the process frees what it holds.
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+async fn close(collector: Collector) {
+    if tokio::time::timeout(CLOSE_WITHIN, collector.close()).await.is_err() {
+        tracing::warn!("the hardware does not answer; it is not waited for");
+    }
+}
+
+/// Looks at every link of the way from the driver to the readings, until one is broken.
+///
+/// # Errors
+/// When what was asked for cannot even be looked at, such as a broken holders file.
+pub async fn doctor(config: ReadConfig, proc_root: &Path) -> anyhow::Result<Report> {
+    let mut report = Report::default();
+    let good = match &config.source {
+        SourceSpec::Nvml { library } => hardware(&mut report, library.clone(), proc_root).await?,
+        SourceSpec::Replay(path) => report.note("recording", doctor::recording(path)),
+        SourceSpec::Simulated(_) => {
+            report.note("source", Ok("a simulation; no hardware is looked at".into()))
+        }
+    };
+    if !good {
+        return Ok(report);
+    }
+    let source = config.source.clone();
+    let stale_after = stale_after(config.interval);
+    let mut collector = collector(config)?;
+    let clock = Clock::start();
+    let mut taken = collector.first(clock).await;
+    while !collector.source.is_ready() && clock.now() < Timestamp::START + SILENT_AFTER {
+        taken = collector.first(clock).await;
+    }
+    close(collector).await;
+    let view = View::of(&taken, taken.at, stale_after);
+    report.note("devices", doctor::devices(&view, &source));
+    Ok(report)
+}
+
+async fn hardware(
+    report: &mut Report,
+    library: Option<PathBuf>,
+    proc_root: &Path,
+) -> anyhow::Result<bool> {
+    let file = proc_root.join("driver/nvidia/version");
+    let driver =
+        Driver { said: std::fs::read_to_string(&file).ok(), file: file.display().to_string() };
+    let probe = tokio::task::spawn_blocking(move || probe(library, PROBE_WITHIN));
+    Ok(doctor::hardware(report, &driver, probe.await.context("probe")?))
+}

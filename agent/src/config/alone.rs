@@ -1,0 +1,161 @@
+//! Flags of the subcommands that show the node here, with no gateway.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use shared::identity::NodeName;
+
+use super::{DEFAULT_INTERVAL, NodeArgs, SourceArgs, interval};
+use crate::device::SourceSpec;
+use crate::device::replay::ReplayEnd;
+use crate::local::Format;
+use crate::local::doctor;
+
+/// What reading a node needs to know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReadConfig {
+    /// The node that is read.
+    pub node: NodeName,
+    /// Where readings come from.
+    pub source: SourceSpec,
+    /// Time between two samples.
+    pub interval: Duration,
+    /// The holders file.
+    pub holders: Option<PathBuf>,
+    /// What happens after the last line of a recording.
+    pub replay_end: ReplayEnd,
+}
+
+/// What is read, and through what.
+#[derive(Clone, Debug, Args)]
+pub struct ReadArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    source: SourceArgs,
+}
+
+impl ReadArgs {
+    /// The resolved form of the flags, for samples every `interval`.
+    ///
+    /// # Errors
+    /// When no name for the node is to be had.
+    pub fn resolve(self, interval: Duration) -> anyhow::Result<ReadConfig> {
+        Ok(ReadConfig {
+            node: self.node.name()?,
+            source: self.source.spec(),
+            interval,
+            holders: self.source.holders,
+            replay_end: self.source.replay_end,
+        })
+    }
+
+    /// The same with the interval where nothing else is said.
+    ///
+    /// # Errors
+    /// When no name for the node is to be had.
+    pub fn resolve_once(self) -> anyhow::Result<ReadConfig> {
+        self.resolve(DEFAULT_INTERVAL)
+    }
+}
+
+/// Flags of `snapshot`.
+#[derive(Clone, Debug, Args)]
+pub struct SnapshotArgs {
+    /// What is read.
+    #[command(flatten)]
+    pub read: ReadArgs,
+    /// Form of what is printed.
+    #[arg(
+        short,
+        long,
+        value_name = "FORM",
+        env = "GPU_AGENT_SNAPSHOT_OUTPUT",
+        default_value = "table"
+    )]
+    pub output: Format,
+}
+
+/// Flags of `serve`.
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// What is read.
+    #[command(flatten)]
+    pub read: ReadArgs,
+    /// Where /metrics, /healthz and /api/v1/devices are served.
+    #[arg(
+        long,
+        value_name = "ADDR",
+        env = "GPU_AGENT_HTTP_LISTEN",
+        default_value = "127.0.0.1:9400"
+    )]
+    pub http_listen: SocketAddr,
+    /// Time between two samples, 100ms to 60s.
+    #[arg(long, env = "GPU_AGENT_INTERVAL", default_value = "500ms", value_parser = interval)]
+    pub interval: Duration,
+}
+
+/// Flags of `record`.
+#[derive(Clone, Debug, Args)]
+pub struct RecordArgs {
+    /// File to write; one that has something in it is refused.
+    pub file: PathBuf,
+    /// What is read.
+    #[command(flatten)]
+    pub read: ReadArgs,
+    /// How long to record, for example 10m [default: until interrupted].
+    #[arg(
+        long = "for",
+        value_name = "DURATION",
+        env = "GPU_AGENT_RECORD_FOR",
+        value_parser = length
+    )]
+    pub length: Option<Duration>,
+    /// Overwrite a file that has something in it.
+    #[arg(long, env = "GPU_AGENT_RECORD_FORCE")]
+    pub force: bool,
+    /// Time between two lines, 100ms to 60s.
+    #[arg(long, env = "GPU_AGENT_INTERVAL", default_value = "500ms", value_parser = interval)]
+    pub interval: Duration,
+}
+
+/// Flags of `top`.
+#[derive(Clone, Debug, Args)]
+pub struct TopArgs {
+    /// What is read.
+    #[command(flatten)]
+    pub read: ReadArgs,
+    /// Print the table once and end.
+    #[arg(long, env = "GPU_AGENT_TOP_ONCE")]
+    pub once: bool,
+    /// Time between two tables, 100ms to 60s.
+    #[arg(long, env = "GPU_AGENT_INTERVAL", default_value = "500ms", value_parser = interval)]
+    pub interval: Duration,
+}
+
+/// Flags of `doctor`.
+#[derive(Clone, Debug, Args)]
+pub struct DoctorArgs {
+    /// What is read.
+    #[command(flatten)]
+    pub read: ReadArgs,
+    /// Form of what is printed.
+    #[arg(
+        short,
+        long,
+        value_name = "FORM",
+        env = "GPU_AGENT_DOCTOR_OUTPUT",
+        default_value = "text"
+    )]
+    pub output: doctor::Format,
+    /// Where the kernel's files are mounted.
+    #[arg(long, value_name = "DIR", env = "GPU_AGENT_PROC_ROOT", default_value = "/proc")]
+    pub proc_root: PathBuf,
+}
+
+fn length(text: &str) -> Result<Duration, String> {
+    let length = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if length.is_zero() { Err("write a time longer than 0".into()) } else { Ok(length) }
+}

@@ -1,0 +1,199 @@
+//! The node's own GPUs, through NVIDIA's management library.
+//!
+//! Guarantees: `Nvml::observe` never waits for the driver; every call that may hang is made by a
+//! thread that only its own device waits for; a GPU that is lost, hangs or fails is told as failed
+//! with the reason while the others go on; whatever happened, it is tried again; the library is
+//! closed when the source is dropped, unless the driver does not let go.
+//!
+//! ```text
+//!  keeper ── opens, counts, reopens ──▶ session ── a round per begin() ──▶ reader per device
+//!                                          │                               (quick, slow)
+//!  observe() ◀── lanes, one per device ◀───┴───── events: XID ─────────────────┘
+//! ```
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use parking_lot::Condvar;
+use shared::process::Clock;
+use shared::time::Timestamp;
+use tokio::sync::oneshot;
+use tracing::warn;
+
+use super::{DeviceSource, Error, Observation};
+
+mod events;
+mod fault;
+mod gauge;
+mod keeper;
+mod lane;
+mod library;
+mod past;
+/// One look at the library, for `doctor`.
+pub mod probe;
+mod raw;
+mod reader;
+mod session;
+
+use keeper::{Board, State};
+use lane::View;
+use session::Session;
+
+/// How long closing waits for the library to be closed.
+const CLOSING: Duration = Duration::from_millis(1_500);
+
+/// How the library is used; the defaults are what a node wants.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The library, where it is not the one that the system finds.
+    pub library: Option<PathBuf>,
+    /// How long a call may take before its device counts as failed.
+    pub silence: Duration,
+    /// Time between two looks at the number of GPUs.
+    pub look: Duration,
+    /// Time between two readings of what is slow to read.
+    pub slow: Duration,
+    /// The longest time between two attempts to open the library.
+    pub retry: Duration,
+    /// How long every GPU may fail before the library is opened anew.
+    pub all_failed: Duration,
+    /// How long a library of another version than the driver is tried again.
+    pub mismatch: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            library: None,
+            silence: Duration::from_secs(10),
+            look: Duration::from_secs(5),
+            slow: Duration::from_secs(5),
+            retry: Duration::from_secs(30),
+            all_failed: Duration::from_secs(30),
+            mismatch: Duration::from_secs(300),
+        }
+    }
+}
+
+/// The GPUs that NVIDIA's driver has.
+pub struct Nvml {
+    board: Arc<Board>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+impl Nvml {
+    /// Starts to open the library; whether that works is said by what is observed.
+    ///
+    /// # Errors
+    /// When no thread is to be had.
+    pub fn open(settings: Settings) -> Result<Self, Error> {
+        let board = Arc::new(Board {
+            clock: Clock::start(),
+            settings,
+            state: State::default().into(),
+            ended: Condvar::new(),
+        });
+        let theirs = board.clone();
+        let keeper =
+            thread::Builder::new().name("nvml".into()).spawn(move || keeper::keep(&theirs));
+        let keeper = keeper.map_err(|error| Error::Hardware(error.to_string().into()))?;
+        Ok(Self { board, keeper: Some(keeper) })
+    }
+
+    fn session(&self) -> Option<Arc<Session>> {
+        self.board.state.lock().session.clone()
+    }
+
+    fn view<'a>(&self, trouble: Option<&'a Arc<str>>) -> View<'a> {
+        let Settings { silence, slow, .. } = self.board.settings;
+        View { now: self.board.clock.now(), silence, slow: slow * 3, trouble }
+    }
+
+    /// Why nothing is read, where nothing is.
+    fn trouble(&self) -> Option<Arc<str>> {
+        let state = self.board.state.lock();
+        let silence = state.asked.map(|since| self.board.clock.now().since(since));
+        match silence.filter(|silence| *silence >= self.board.settings.silence) {
+            // A session goes on without its keeper.
+            Some(silence) if state.session.is_none() || state.trouble.is_some() => {
+                let silence = silence.as_secs();
+                Some(format!("the NVIDIA driver is not answering for {silence} s").into())
+            }
+            _ => state.trouble.clone(),
+        }
+    }
+}
+
+impl DeviceSource for Nvml {
+    fn begin(&mut self) -> Option<oneshot::Receiver<()>> {
+        self.session().map(|session| session.begin())
+    }
+
+    fn observe(&mut self, _: Timestamp) -> Observation {
+        let trouble = self.trouble();
+        let view = self.view(trouble.as_ref());
+        let session = self.session();
+        let mut observation = Observation::default();
+        let mut complaints: Vec<String> = trouble.iter().map(ToString::to_string).collect();
+        let mut uuids = HashSet::new();
+        for (index, lane) in session.iter().flat_map(|session| &session.lanes).enumerate() {
+            match lane.lock().observed(view) {
+                Ok(device) if uuids.insert(device.uuid.clone()) => observation.devices.push(device),
+                Ok(device) => {
+                    complaints
+                        .push(format!("GPU {index} has the UUID of another: {}", device.uuid));
+                }
+                Err(_) if trouble.is_some() => {}
+                Err(why) => complaints.push(format!("GPU {index}: {why}")),
+            }
+        }
+        if session.is_none() && complaints.is_empty() {
+            complaints.push("NVIDIA's library is being opened".into());
+        }
+        observation.reason = (!complaints.is_empty()).then(|| complaints.join("; ").into());
+        observation
+    }
+
+    fn is_ready(&self) -> bool {
+        let trouble = self.trouble();
+        let view = self.view(trouble.as_ref());
+        let session = self.session();
+        let settled =
+            |session: Arc<Session>| session.lanes.iter().all(|lane| lane.lock().has_settled(view));
+        trouble.is_some() || session.is_some_and(settled)
+    }
+
+    fn finished(&self) -> Result<bool, Error> {
+        match &self.board.state.lock().hopeless {
+            Some(why) => Err(Error::Hardware(why.clone())),
+            None => Ok(false),
+        }
+    }
+}
+
+impl Drop for Nvml {
+    fn drop(&mut self) {
+        let mut state = self.board.state.lock();
+        state.closing = true;
+        if let Some(session) = &state.session {
+            session.end(&"the agent ends".into());
+        }
+        drop(state);
+        self.board.ended.notify_all();
+        let until = self.board.clock.now() + CLOSING;
+        let Some(keeper) = self.keeper.take() else { return };
+        while !keeper.is_finished() {
+            if self.board.clock.now() >= until {
+                warn!("the NVIDIA driver does not let go of its library");
+                return;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        if keeper.join().is_err() {
+            warn!("the thread of the NVIDIA library has panicked");
+        }
+    }
+}

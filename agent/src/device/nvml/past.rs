@@ -1,0 +1,96 @@
+//! Pure: what has to be remembered of a device from one reading to the next.
+//!
+//! Guarantees: a mean is over samples that were not in the mean before; a wall clock that jumps
+//! only costs the samples of one interval; power is never derived from a counter that stood still.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use shared::time::Timestamp;
+
+/// How long a mean may stand without new samples.
+const HOLD: Duration = Duration::from_secs(2);
+/// What is taken of the driver's ring where nothing was taken before.
+const FIRST_WINDOW_US: u64 = 1_000_000;
+/// Counters tick a few times a second; over less than this their steps would show.
+const ENERGY_SPAN: Duration = Duration::from_secs(1);
+/// What the throttled share is a share of.
+const THROTTLE_WINDOW: Duration = Duration::from_secs(10);
+
+/// The driver's ring of samples, as far as it was read.
+#[derive(Debug, Default)]
+pub(super) struct Ring {
+    /// Newest time stamp seen. It is of the driver's wall clock, only compared with its like.
+    newest: u64,
+    mean: Option<(Timestamp, f64)>,
+}
+
+impl Ring {
+    /// The time stamp to ask for samples after; 0 asks for all.
+    pub(super) fn ask_after(&self, now: Timestamp) -> u64 {
+        match self.mean {
+            Some((at, _)) if now.since(at) <= HOLD => self.newest,
+            _ => 0,
+        }
+    }
+
+    /// The mean, with the samples that came since; none where the ring stands still.
+    pub(super) fn take(&mut self, samples: &[(u64, f64)], now: Timestamp) -> Option<f64> {
+        let newest = samples.iter().map(|(stamp, _)| *stamp).max();
+        if let Some(newest) = newest.filter(|newest| *newest != self.newest) {
+            let after = match self.ask_after(now) {
+                0 => newest.saturating_sub(FIRST_WINDOW_US),
+                after => after,
+            };
+            // Dying GPUs report utilisations of thousands of percent.
+            let is_new = |(stamp, value): &&(u64, f64)| *stamp > after && *value <= 100.0;
+            let new: Vec<f64> = samples.iter().filter(is_new).map(|(_, value)| *value).collect();
+            if !new.is_empty() {
+                self.mean = Some((now, new.iter().sum::<f64>() / new.len() as f64));
+                self.newest = newest;
+            }
+        }
+        self.mean.filter(|(at, _)| now.since(*at) <= HOLD).map(|(_, mean)| mean)
+    }
+}
+
+/// A counter of millijoules.
+#[derive(Debug, Default)]
+pub(super) struct Energy(VecDeque<(Timestamp, u64)>);
+
+impl Energy {
+    /// Watts since about a second ago, or since the last reading if that is longer ago.
+    pub(super) fn watts(&mut self, millijoules: u64, now: Timestamp) -> Option<f64> {
+        if self.0.back().is_some_and(|(at, last)| *last > millijoules || *at >= now) {
+            // The driver was loaded anew.
+            self.0.clear();
+        }
+        while self.0.get(1).is_some_and(|(at, _)| now.since(*at) >= ENERGY_SPAN) {
+            self.0.pop_front();
+        }
+        let first = self.0.front().copied();
+        self.0.push_back((now, millijoules));
+        let (at, before) = first?;
+        let grown = millijoules - before;
+        (grown > 0).then(|| grown as f64 / 1_000.0 / now.since(at).as_secs_f64())
+    }
+}
+
+/// Whether the clock was held down, at each look.
+#[derive(Debug, Default)]
+pub(super) struct Throttle(VecDeque<(Timestamp, bool)>);
+
+impl Throttle {
+    /// Percent of the recent looks at which it was.
+    pub(super) fn percent(&mut self, is_held_down: bool, now: Timestamp) -> f64 {
+        self.0.push_back((now, is_held_down));
+        while self.0.front().is_some_and(|(at, _)| now.since(*at) > THROTTLE_WINDOW) {
+            self.0.pop_front();
+        }
+        let held_down = self.0.iter().filter(|(_, held)| *held).count();
+        held_down as f64 / self.0.len() as f64 * 100.0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! The threads of one device: one for what is quick, one for what takes its time.
+//!
+//! Guarantees: whatever hangs here hangs for this device alone; a device that failed is tried
+//! again with a back-off, and is fine again at the first answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvml_wrapper::enum_wrappers::device::PcieUtilCounter;
+use nvml_wrapper::error::NvmlError;
+use shared::metric::Metric;
+use shared::reading::Reading;
+use shared::time::Timestamp;
+use tracing::{info, warn};
+
+use super::fault::Fault;
+use super::gauge::{Gauge, Past, reading};
+use super::lane::{Asking, Lane, Read};
+use super::library::Library;
+use super::raw;
+use super::session::Session;
+
+/// How long a handle is used: what it stands for, and can do, may have changed.
+const HANDLE_LIFE: Duration = Duration::from_secs(60);
+/// Time until a device that failed is tried again; it doubles up to the second.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+
+/// Reads the device at `index` once a round.
+pub(super) fn read(library: &Library, session: &Session, index: usize) {
+    let mut past = Past::default();
+    let mut gauge: Option<(Gauge<'_>, Timestamp)> = None;
+    let mut retry = (RETRY.0, Timestamp::LONG_AGO);
+    let mut seen = 0;
+    while let Some(round) = session.wait(index, seen) {
+        seen = round;
+        let now = session.clock.now();
+        gauge = gauge.filter(|(_, since)| now.since(*since) < HANDLE_LIFE);
+        if gauge.is_none() && now < retry.1 {
+            continue;
+        }
+        match once(library, session, index, (&mut gauge, &mut past), now) {
+            Ok(read) => {
+                retry = (RETRY.0, Timestamp::LONG_AGO);
+                succeed(&session.lanes[index], read, index);
+            }
+            Err(Fault::Library(reason)) => {
+                fail(&session.lanes[index], &reason, index);
+                session.end(&reason);
+            }
+            Err(Fault::Device(reason)) => {
+                gauge = None;
+                retry = ((retry.0 * 2).min(RETRY.1), now + retry.0);
+                fail(&session.lanes[index], &reason, index);
+            }
+        }
+    }
+}
+
+type State<'a, 'nvml> = (&'a mut Option<(Gauge<'nvml>, Timestamp)>, &'a mut Past);
+
+fn once<'nvml>(
+    library: &'nvml Library,
+    session: &'nvml Session,
+    index: usize,
+    (gauge, past): State<'_, 'nvml>,
+    now: Timestamp,
+) -> Result<Read, Fault> {
+    if let Some((gauge, _)) = gauge {
+        return read_once(gauge, past, now);
+    }
+    let number = u32::try_from(index).unwrap_or(u32::MAX);
+    let opened = Gauge::open(library, number, session.asking(index));
+    let opened = opened.map_err(|error| Fault::of_device(&error))?;
+    let identity = opened.identity(number);
+    let mut lane = session.lanes[index].lock();
+    let identity = identity.inspect_err(|_| lane.identity = None)?;
+    if lane.identity.as_ref().is_some_and(|before| before.uuid != identity.uuid) {
+        warn!(index, uuid = %identity.uuid, "another GPU is at this index now");
+        *past = Past::default();
+        *lane = Lane::default();
+    }
+    lane.identity = Some(identity);
+    lane.handle = raw::handle(&opened.device);
+    drop(lane);
+    let (opened, _) = gauge.insert((opened, now));
+    read_once(opened, past, now)
+}
+
+/// A device of which nothing at all can be read has failed as a whole.
+fn read_once(gauge: &Gauge<'_>, past: &mut Past, now: Timestamp) -> Result<Read, Fault> {
+    let read = gauge.read(past, now)?;
+    match read.failure() {
+        Some(reason) => Err(Fault::Device(reason.clone())),
+        None => Ok(read),
+    }
+}
+
+fn succeed(lane: &parking_lot::Mutex<Lane>, read: Read, index: usize) {
+    let mut lane = lane.lock();
+    if lane.failure.take().is_some() {
+        info!(index, "GPU can be read again");
+    }
+    lane.read = Some(read);
+}
+
+fn fail(lane: &parking_lot::Mutex<Lane>, reason: &Arc<str>, index: usize) {
+    let mut lane = lane.lock();
+    if lane.failure.as_ref() != Some(reason) {
+        warn!(index, %reason, "GPU cannot be read");
+        lane.failure = Some(reason.clone());
+    }
+}
+
+/// Reads what blocks for a while even when all is well, every `period`.
+pub(super) fn read_slowly(library: &Library, session: &Session, index: usize, period: Duration) {
+    let lane = &session.lanes[index];
+    // A reading that hangs here is told by its age; the quick ones go on.
+    let unnoticed = parking_lot::Mutex::default();
+    let asking = Asking { lane: &unnoticed, clock: session.clock };
+    loop {
+        let number = u32::try_from(index).unwrap_or(u32::MAX);
+        let mut slow = Read::new(session.clock.now());
+        let gauge = Gauge::open(library, number, asking);
+        for (metric, counter) in [
+            (Metric::PcieTxKbps, PcieUtilCounter::Send),
+            (Metric::PcieRxKbps, PcieUtilCounter::Receive),
+        ] {
+            slow.put(metric, pcie(gauge.as_ref(), counter));
+        }
+        lane.lock().slow = Some(slow);
+        if !session.sleep(period) {
+            return;
+        }
+    }
+}
+
+fn pcie(gauge: Result<&Gauge<'_>, &NvmlError>, counter: PcieUtilCounter) -> Reading {
+    let answer = match gauge {
+        Ok(gauge) => gauge.device.pcie_throughput(counter).map(f64::from),
+        Err(error) => return Reading::Failed(super::fault::words(error).into()),
+    };
+    match reading(answer) {
+        Ok(reading) => reading,
+        Err(Fault::Device(reason) | Fault::Library(reason)) => Reading::Failed(reason),
+    }
+}

@@ -1,0 +1,117 @@
+//! One opening of the library: its devices, and the rounds in which they are read.
+//!
+//! Guarantees: a round is over once every thread that was free when it began has answered, so that
+//! a device that hangs delays one round and no more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use shared::process::Clock;
+use tokio::sync::oneshot;
+
+use super::lane::{Asking, Lane};
+
+/// What the threads of one opening share; the library itself is theirs.
+pub(super) struct Session {
+    pub(super) clock: Clock,
+    pub(super) lanes: Box<[Mutex<Lane>]>,
+    rounds: Mutex<Rounds>,
+    next: Condvar,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Rounds {
+    begun: u64,
+    /// Why the session is over, once it is.
+    over: Option<Arc<str>>,
+    /// Per device: whether its thread waits for a round, and whether the round waits for it.
+    threads: Box<[(bool, bool)]>,
+    done: Option<oneshot::Sender<()>>,
+}
+
+impl Rounds {
+    fn end_if_all_answered(&mut self) {
+        if !self.threads.iter().any(|(_, is_awaited)| *is_awaited) {
+            // Nobody may wait for it any more; dropping it says the same as sending.
+            self.done = None;
+        }
+    }
+}
+
+impl Session {
+    /// A session of the devices of `lanes`.
+    pub(super) fn new(clock: Clock, lanes: impl IntoIterator<Item = Lane>) -> Self {
+        let lanes: Box<[_]> = lanes.into_iter().map(Mutex::new).collect();
+        let threads = lanes.iter().map(|_| (false, false)).collect();
+        Self {
+            clock,
+            lanes,
+            rounds: Mutex::new(Rounds { threads, ..Rounds::default() }),
+            next: Condvar::new(),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// Begins a round; what is returned resolves, with an error or not, when it is done.
+    pub(super) fn begin(&self) -> oneshot::Receiver<()> {
+        let (done, is_done) = oneshot::channel();
+        let mut rounds = self.rounds.lock();
+        rounds.begun += 1;
+        for (is_free, is_awaited) in &mut rounds.threads {
+            *is_awaited = *is_free;
+        }
+        rounds.done = Some(done);
+        rounds.end_if_all_answered();
+        drop(rounds);
+        self.next.notify_all();
+        is_done
+    }
+
+    /// Ends the round for the thread of `device`, and waits for one after `seen`; none is the end.
+    pub(super) fn wait(&self, device: usize, seen: u64) -> Option<u64> {
+        let mut rounds = self.rounds.lock();
+        rounds.threads[device] = (true, false);
+        rounds.end_if_all_answered();
+        while rounds.begun == seen && rounds.over.is_none() {
+            self.next.wait(&mut rounds);
+        }
+        rounds.threads[device].0 = false;
+        rounds.over.is_none().then_some(rounds.begun)
+    }
+
+    /// Waits for `time`, or the end if that comes first; says whether there is more to do.
+    pub(super) fn sleep(&self, time: Duration) -> bool {
+        let mut rounds = self.rounds.lock();
+        let until = self.clock.now() + time;
+        while rounds.over.is_none() {
+            let left = until.since(self.clock.now());
+            if left.is_zero() {
+                return true;
+            }
+            self.ended.wait_for(&mut rounds, left);
+        }
+        false
+    }
+
+    /// Tells every thread to end; the first reason stands.
+    pub(super) fn end(&self, why: &Arc<str>) {
+        let mut rounds = self.rounds.lock();
+        rounds.over.get_or_insert_with(|| why.clone());
+        rounds.done = None;
+        drop(rounds);
+        self.next.notify_all();
+        self.ended.notify_all();
+    }
+
+    /// Why it is over, if it is.
+    pub(super) fn over(&self) -> Option<Arc<str>> {
+        self.rounds.lock().over.clone()
+    }
+
+    /// What notes down what the device at `index` is asked.
+    pub(super) fn asking(&self, index: usize) -> Asking<'_> {
+        Asking { lane: &self.lanes[index], clock: self.clock }
+    }
+}

@@ -1,0 +1,91 @@
+//! Pure: what is shown of a node → whether its devices are read.
+
+use shared::metric::Metric;
+use shared::reading::Reading;
+
+use super::{Broken, quoted};
+use crate::device::SourceSpec;
+use crate::local::view::{DeviceView, View};
+
+/// What is not well.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Subject<'a> {
+    /// The device of this UUID.
+    Device(&'a str),
+    /// Something that did not even say which device it is.
+    Unnamed,
+    /// There is no device.
+    Nothing,
+}
+
+/// The command that tells more about it.
+fn about(source: &SourceSpec, subject: Subject<'_>) -> String {
+    match (source, subject) {
+        (SourceSpec::Nvml { .. }, Subject::Device(uuid)) => format!("nvidia-smi -q -i {uuid}"),
+        (SourceSpec::Nvml { .. }, Subject::Unnamed) => "dmesg | grep -i nvrm".into(),
+        (SourceSpec::Nvml { .. }, Subject::Nothing) => "lspci -d 10de:".into(),
+        (SourceSpec::Replay(path), _) => {
+            format!("gpu-agent snapshot --source replay:{}", quoted(path))
+        }
+        (SourceSpec::Simulated(_), _) => "gpu-agent snapshot --source sim".into(),
+    }
+}
+
+/// Whether every device of `source` is read.
+///
+/// # Errors
+/// The first device that is not, or that there is none.
+pub fn devices(view: &View<'_>, source: &SourceSpec) -> Result<String, Broken> {
+    let all = view.devices.len();
+    let broken: Vec<_> = view.devices.iter().filter(|view| is_broken(view)).collect();
+    let error = |said: String, subject| Err(Broken::new(said, about(source, subject)));
+    if let Some(first) = broken.first() {
+        let device = first.device;
+        let why = first.reason().unwrap_or_else(|| "nothing can be read of it".into());
+        let others = others(broken.len(), all - broken.len());
+        let said = format!("GPU {} ({}): {why}{others}", device.index, device.uuid);
+        return error(said, Subject::Device(device.uuid.as_str()));
+    }
+    match (view.reason, all) {
+        (Some(reason), 0) => error(reason.into(), Subject::Nothing),
+        (Some(reason), _) => error(format!("{reason}{}", others(1, all)), Subject::Unnamed),
+        (None, 0) => error("there is no device".into(), Subject::Nothing),
+        (None, 1) => Ok(format!("1 device is read, {}{}", held(view), remarks(view))),
+        (None, _) => Ok(format!("{all} devices are read, {}{}", held(view), remarks(view))),
+    }
+}
+
+fn others(broken: usize, good: usize) -> String {
+    let read = match good {
+        1 => "1 other is read".into(),
+        good => format!("{good} others are read"),
+    };
+    match (broken, good) {
+        (1, 0) => String::new(),
+        (1, _) => format!("; {read}"),
+        (2, _) => format!("; 1 more is broken, {read}"),
+        (broken, _) => format!("; {} more are broken, {read}", broken - 1),
+    }
+}
+
+/// Something failed, or nothing is known at all.
+fn is_broken(view: &DeviceView<'_>) -> bool {
+    let known = Metric::ALL.iter().any(|metric| view.readings.value(*metric).is_some());
+    let failed = view.readings.iter().any(|(_, reading)| matches!(reading, Reading::Failed(_)));
+    failed || !known
+}
+
+/// What there is to say about devices that are read, such as an XID.
+fn remarks(view: &View<'_>) -> String {
+    let remark = |view: &DeviceView<'_>| {
+        Some(format!("; GPU {} ({}): {}", view.device.index, view.device.uuid, view.reason()?))
+    };
+    view.devices.iter().filter_map(remark).collect()
+}
+
+fn held(view: &View<'_>) -> String {
+    match view.devices.iter().filter(|view| !view.device.holders.is_empty()).count() {
+        0 => "none has a known holder".into(),
+        held => format!("{held} with a known holder"),
+    }
+}

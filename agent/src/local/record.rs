@@ -1,0 +1,130 @@
+//! A recording being written: one line of the replay format per frame.
+//!
+//! Guarantees: what was recorded before is never overwritten unasked; each line is in the file as
+//! soon as it was taken; after a failed write the lines before are whole and nothing else is
+//! there.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::view::View;
+use super::{json, stale_after};
+use crate::collector::Newest;
+
+/// Why a recording cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is one already.
+    #[error(
+        "recording {}: there is a file of {bytes} bytes already; \
+         name another, or write --force to lose what is in it", path.display()
+    )]
+    There {
+        /// The file.
+        path: PathBuf,
+        /// What would be lost.
+        bytes: u64,
+    },
+    /// It cannot be opened.
+    #[error("recording {}: {error}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        error: io::Error,
+    },
+    /// It cannot be written to any more.
+    #[error("recording {}: {error}; the {lines} lines before are whole", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        error: io::Error,
+        /// Lines that are in the file.
+        lines: u64,
+    },
+}
+
+/// A file that is being recorded to.
+#[derive(Debug)]
+pub struct Recording {
+    path: PathBuf,
+    file: File,
+    /// Bytes of the lines that are whole.
+    whole: u64,
+    lines: u64,
+}
+
+impl Recording {
+    /// Begins a recording; a file that has something in it is emptied only if `force`.
+    ///
+    /// # Errors
+    /// When the file cannot be opened, or has something in it.
+    pub fn create(path: &Path, force: bool) -> Result<Self, Error> {
+        let open = |error| Error::Open { path: path.to_owned(), error };
+        let file = OpenOptions::new().create(true).append(true).open(path).map_err(open)?;
+        let there = file.metadata().map_err(open)?;
+        if there.is_file() && there.len() > 0 {
+            if !force {
+                return Err(Error::There { path: path.to_owned(), bytes: there.len() });
+            }
+            file.set_len(0).map_err(open)?;
+        }
+        Ok(Self { path: path.to_owned(), file, whole: 0, lines: 0 })
+    }
+
+    /// Lines written so far.
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Writes one line, which has no newline yet.
+    ///
+    /// # Errors
+    /// When it could not be written as a whole; then nothing of it stays.
+    pub fn append(&mut self, line: &str) -> Result<(), Error> {
+        let line = format!("{line}\n");
+        if let Err(error) = self.file.write_all(line.as_bytes()) {
+            let mut error = error;
+            // A device or a pipe has no length, and keeps nothing that could be taken back.
+            if self.file.metadata().is_ok_and(|there| there.is_file())
+                && let Err(worse) = self.file.set_len(self.whole)
+            {
+                error = io::Error::other(format!("{error}, and its half line stays: {worse}"));
+            }
+            return Err(Error::Write { path: self.path.clone(), error, lines: self.lines });
+        }
+        self.whole += line.len() as u64;
+        self.lines += 1;
+        Ok(())
+    }
+
+    /// Writes every frame of `newest`, taken every `interval`, until there are no more or one is
+    /// `length` later than the first.
+    ///
+    /// # Errors
+    /// When a line cannot be written.
+    pub async fn follow(
+        &mut self,
+        mut newest: watch::Receiver<Newest>,
+        interval: Duration,
+        length: Option<Duration>,
+    ) -> Result<(), Error> {
+        let mut start = None;
+        while newest.changed().await.is_ok() {
+            let Some(taken) = newest.borrow_and_update().clone() else { continue };
+            let after = taken.at.since(*start.get_or_insert(taken.at));
+            if length.is_some_and(|length| after >= length) {
+                return Ok(());
+            }
+            let view = View::of(&taken, taken.at, stale_after(interval));
+            let at_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+            self.append(&json::line(&view, at_ms))?;
+        }
+        Ok(())
+    }
+}
