@@ -112,18 +112,20 @@ fn due(
     allowance: &mut Allowance,
 ) -> Vec<Target> {
     let now = Instant::now();
-    let mut due: Vec<(Instant, &Target, u64)> = Vec::new();
+    let mut due: Vec<(Option<Instant>, &Target, u64)> = Vec::new();
     for (target, &asked) in wanted.iter() {
-        let at = match readings.get(target) {
-            None => Some(now),
-            Some(reading) => {
-                let wait = if reading.asked == asked { reading.every } else { GAP };
-                reading.last.map(|last| last + wait)
+        match readings.get(target) {
+            None => due.push((None, target, asked)),
+            Some(Reading { last: None, .. }) => {}
+            Some(Reading { last: Some(last), asked: known, every }) => {
+                let at = *last + if *known == asked { *every } else { GAP };
+                if at <= now {
+                    due.push((Some(at), target, asked));
+                }
             }
-        };
-        due.extend(at.filter(|at| *at <= now).map(|at| (at, target, asked)));
+        }
     }
-    // Those that wait longest come first.
+    // Those that were never read come first, then those that wait longest.
     due.sort();
     due.truncate(room);
     due.retain(|_| allowance.take(now));
@@ -216,4 +218,82 @@ fn read_scale(scale: v1::Scale) -> Result<Scale, Absent> {
     }
     let count = |number: i32| u32::try_from(number).unwrap_or(0);
     Ok(Scale { selector, replicas: count(replicas), status_replicas: count(status.replicas) })
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::identity::WorkloadKey;
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn wanted(targets: usize, asked: u64) -> Wanted {
+        let target = |n: usize| Target {
+            api_version: "apps/v1".into(),
+            key: WorkloadKey {
+                namespace: "ml".into(),
+                kind: "Deployment".into(),
+                name: n.to_string().into(),
+            },
+        };
+        Arc::new((0..targets).map(|n| (target(n), asked)).collect())
+    }
+
+    /// Answers everything that is due for `seconds`, and says how often each target was read.
+    async fn reads(
+        readings: &mut HashMap<Target, Reading>,
+        wanted: &Wanted,
+        allowance: &mut Allowance,
+        seconds: u32,
+    ) -> BTreeMap<Target, u32> {
+        let mut counts: BTreeMap<Target, u32> = BTreeMap::new();
+        for _ in 0..seconds * 20 {
+            let due = due(readings, wanted, AT_ONCE, allowance);
+            assert!(due.len() <= AT_ONCE);
+            for target in due {
+                settle(readings, &target);
+                *counts.entry(target).or_default() += 1;
+            }
+            advance(LOOK_EVERY).await;
+        }
+        counts
+    }
+
+    fn full() -> Allowance {
+        Allowance { tokens: f64::from(PER_SECOND), at: Instant::now() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_target_is_read_within_five_seconds() {
+        let (mut readings, wanted) = (HashMap::new(), wanted(100, 0));
+        let counts = reads(&mut readings, &wanted, &mut full(), 60).await;
+        assert_eq!(counts.len(), 100);
+        assert!(counts.values().all(|count| (12..=19).contains(count)), "{:?}", counts.values());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_targets_wait_longer_and_the_load_stays() {
+        let (mut readings, wanted) = (HashMap::new(), wanted(2_000, 0));
+        let counts = reads(&mut readings, &wanted, &mut full(), 120).await;
+        let total: u32 = counts.values().sum();
+        assert!(total <= 121 * PER_SECOND, "{total}");
+        assert_eq!(counts.len(), 2_000, "none is forgotten");
+        assert!(counts.values().all(|count| (2..=4).contains(count)), "all alike");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_pods_come_and_go_for_is_read_at_once_but_not_without_end() {
+        let (mut readings, mut allowance) = (HashMap::new(), full());
+        reads(&mut readings, &wanted(1, 0), &mut allowance, 1).await;
+        let again = reads(&mut readings, &wanted(1, 1), &mut allowance, 1).await;
+        assert_eq!(again.values().sum::<u32>(), 1);
+        let mut total = 0;
+        for asked in 2..200 {
+            total += due(&mut readings, &wanted(1, asked), AT_ONCE, &mut allowance).len();
+            let target = wanted(1, 0).keys().next().cloned();
+            target.iter().for_each(|target| settle(&mut readings, target));
+            advance(LOOK_EVERY).await;
+        }
+        assert!((1..=40).contains(&total), "{total}: at most four a second, in ten");
+    }
 }
