@@ -9,6 +9,7 @@ use gateway::directory::kube::pod::{Moment, PodObject, key, labelled};
 use gateway::directory::kube::selector::Selector;
 use gateway::directory::kube::{object, pod::LabelledPod};
 use gateway::directory::{Absent, Phase, Pod, ScaledKind, Snapshot};
+use gateway::trigger::observed::TargetType;
 use serde_json::{Value, json};
 use shared::time::Timestamp;
 
@@ -193,4 +194,26 @@ fn overlapping_selectors_and_one_name_for_two_kinds() {
     let key = snapshot.object("ml", "one").unwrap().key.clone();
     index.apply(OBJECTS, Action::Delete(Key::Scaled(ScaledKind::Object, key)));
     assert_eq!(index.snapshot(at(1).now).object("ml", "one").unwrap().kind, ScaledKind::Job);
+}
+
+#[test]
+fn a_formula_decides_how_the_hpa_uses_its_triggers() {
+    let type_with = |advanced: Value| {
+        let object = json!({
+            "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+            "metadata": {"namespace": "ml", "name": "so"},
+            "spec": {"scaleTargetRef": {"name": "llm"}, "advanced": advanced,
+                "triggers": [{"type": "external", "name": "gpu", "metricType": "Value"}]},
+        });
+        let object = serde_json::from_value(object).unwrap();
+        let declared = object::declared(ScaledKind::Object, object::key(&object).unwrap(), &object);
+        declared.unwrap().unwrap().object.triggers[0].target_type
+    };
+    let modifiers = |modifiers: Value| type_with(json!({"scalingModifiers": modifiers}));
+    assert_eq!(type_with(json!(null)), TargetType::Value);
+    assert_eq!(type_with(json!({"horizontalPodAutoscalerConfig": {}})), TargetType::Value);
+    assert_eq!(modifiers(json!({})), TargetType::Value);
+    assert_eq!(modifiers(json!({"formula": "gpu"})), TargetType::AverageValue);
+    let value = json!({"formula": "gpu", "metricType": "Value"});
+    assert_eq!(modifiers(value), TargetType::Value);
 }

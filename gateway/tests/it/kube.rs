@@ -367,3 +367,30 @@ async fn an_api_server_that_is_away_leaves_the_last_state_until_it_is_too_old() 
     })
     .await;
 }
+
+#[tokio::test]
+async fn each_trigger_of_a_scaled_object_has_its_own_type() {
+    let api = ApiServer::start().await;
+    deployment(&api, "ml", "llm", 2, "app=llm");
+    let mut object =
+        scaled_object("ml", "so", json!({"name": "llm"}), json!({"targetValue": "70"}));
+    let scaler = "gpu-gateway.gpu:6000";
+    object["spec"]["triggers"] = json!([
+        {"type": "cron", "metadata": {"start": "0 8 * * *"}},
+        {"type": "external", "metadata": {"scalerAddress": scaler, "targetValue": "70"}},
+        {"type": "external-push", "metricType": "Value", "name": "mean",
+         "metadata": {"scalerAddress": scaler, "targetValue": "70", "metricName": "mean",
+                      "activationThresholdFromEnv": "THRESHOLD"}},
+    ]);
+    api.apply("scaledobjects", object);
+    let node = fleet(&api, Node::new("n1"), ("ml", "llm", 2), 90.0);
+    let gateway = gateway(&api).await;
+    let _agent = gateway.agent(node).await;
+    gateway.trigger("ml/so", UTILIZATION).await.becomes(180.0).await;
+    // KEDA drops a …FromEnv key whose variable is empty.
+    let mean = gateway.trigger("ml/so", &[("targetValue", "70"), ("metricName", "mean")]).await;
+    mean.becomes(90.0).await;
+    // The type is changed: the same question has another answer.
+    scales(&api, "ml/so", json!({"name": "llm"}));
+    mean.becomes(180.0).await;
+}

@@ -44,6 +44,20 @@ struct Spec {
     max_replica_count: Option<u32>,
     cooldown_period: Option<u32>,
     triggers: Option<Vec<Trigger>>,
+    advanced: Option<Advanced>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Advanced {
+    scaling_modifiers: Option<Modifiers>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Modifiers {
+    formula: Option<String>,
+    metric_type: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -83,7 +97,14 @@ pub fn declared(
     let spec = object.data.get("spec").ok_or("it has no spec")?;
     let spec = Spec::deserialize(spec).map_err(|error| format!("spec: {error}"))?;
     let mut triggers = Vec::new();
-    for (index, trigger) in spec.triggers.into_iter().flatten().enumerate() {
+    let formula = spec.advanced.and_then(|advanced| advanced.scaling_modifiers);
+    let formula =
+        formula.filter(|modifiers| modifiers.formula.as_ref().is_some_and(|f| !f.is_empty()));
+    for (index, mut trigger) in spec.triggers.into_iter().flatten().enumerate() {
+        // The HPA sees the formula's result; the triggers' own types are ignored.
+        if let Some(modifiers) = &formula {
+            trigger.metric_type.clone_from(&modifiers.metric_type);
+        }
         let ours = declared_trigger(index, trigger);
         triggers.extend(ours.map_err(|why| format!("spec.triggers[{index}]: {why}"))?);
     }
