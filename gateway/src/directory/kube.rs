@@ -192,7 +192,8 @@ async fn keep_asking(
     due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(due.tick()).await.is_some() {
         let asked = clock.now();
-        let answer = shutdown.run_until_cancelled(timeout(BEAT_WITHIN, api.list(&one))).await;
+        let answer =
+            shutdown.run_until_cancelled(timeout(BEAT_WITHIN, api.list_metadata(&one))).await;
         if let Some(Ok(Ok(_))) = answer
             && beat.send(asked).await.is_err()
         {
@@ -252,7 +253,7 @@ impl Writer {
     fn beat(&mut self, asked: Timestamp) {
         let was_away = self.last_beat.is_some_and(|last| asked.since(last) > OUTAGE);
         self.last_beat = Some(asked);
-        if was_away && self.is_published {
+        if was_away {
             warn!("the API server was away, everything is listed anew");
             self.lines.fill(Line::Down);
             self.renew.send_modify(|number| *number += 1);
