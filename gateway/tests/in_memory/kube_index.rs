@@ -100,6 +100,14 @@ fn a_pod_is_pruned_to_what_is_read() {
     assert_eq!(pod.since, at(0).now - 3_600 * SECOND, "not ready since it was made");
     let bare = of(json!({"metadata": {"namespace": "ml", "name": "x"}}), at(5)).pod;
     assert_eq!((bare.since, bare.phase), (at(5).now, Phase::Pending));
+    let odd = json!({
+        "metadata": {"namespace": "ml", "name": "x", "labels": null, "annotations": null},
+        "spec": {"containers": [{"ports": null}, {"ports": [{"name": "a", "containerPort": 70_000}, {}]}]},
+        "status": {"phase": "New", "conditions": [{}, {"type": "Ready"}]},
+    });
+    assert!(of(odd, at(5)).pod.ports.is_empty());
+    let nulls = json!({"metadata": {"namespace": "ml", "name": "x"}, "spec": null, "status": null});
+    assert!(!of(nulls, at(5)).pod.ready);
 }
 
 #[test]

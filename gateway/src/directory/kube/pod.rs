@@ -45,51 +45,48 @@ pub struct Moment {
     pub wall: SystemTime,
 }
 
-/// The fields of a pod that are read; the others are dropped while they are parsed.
+/// The fields of a pod that are read; the others are dropped while they are parsed. Any of them may
+/// be missing or null: one odd pod must not end the list of all.
 #[derive(Clone, Debug, Deserialize)]
 pub struct PodObject {
     metadata: ObjectMeta,
-    #[serde(default)]
-    spec: Spec,
-    #[serde(default)]
-    status: Status,
+    spec: Option<Spec>,
+    status: Option<Status>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase")]
 struct Spec {
     node_name: Option<String>,
-    containers: Vec<Container>,
+    containers: Option<Vec<Container>>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Deserialize)]
 struct Container {
-    ports: Vec<Port>,
+    ports: Option<Vec<Port>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Port {
     name: Option<String>,
-    container_port: u16,
+    container_port: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
 struct Status {
     phase: Option<String>,
     #[serde(rename = "podIP")]
     pod_ip: Option<Arc<str>>,
-    conditions: Vec<Condition>,
+    conditions: Option<Vec<Condition>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Condition {
     #[serde(rename = "type")]
-    kind: String,
-    status: String,
+    kind: Option<String>,
+    status: Option<String>,
     reason: Option<String>,
     message: Option<String>,
     last_transition_time: Option<Time>,
@@ -133,26 +130,28 @@ pub fn key(object: &PodObject, texts: &mut Interner) -> Option<PodKey> {
 /// What is kept of the pod `key`.
 pub fn labelled(key: PodKey, object: PodObject, at: Moment, texts: &mut Interner) -> LabelledPod {
     let PodObject { metadata, spec, status } = object;
-    let condition = |kind: &str| status.conditions.iter().find(|c| c.kind == kind);
+    let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
+    let conditions = status.conditions.unwrap_or_default();
+    let condition = |kind: &str| conditions.iter().find(|c| c.kind.as_deref() == Some(kind));
     let ready = condition("Ready");
     let changed = ready.and_then(|ready| ready.last_transition_time.as_ref());
     let changed = changed.or(metadata.creation_timestamp.as_ref());
     let changed = changed.map(|time| SystemTime::from(time.0));
-    let unscheduled = condition("PodScheduled").filter(|c| c.status == "False");
+    let unscheduled = condition("PodScheduled").filter(|c| c.status.as_deref() == Some("False"));
     let labels = pairs(metadata.labels, texts, |_, _| true);
     let is_read = |key: &str, text: &str| key.starts_with(ANNOTATIONS) && text.len() <= MAX_TEXT;
     let pod = Pod {
         key,
         uid: metadata.uid.map(Into::into),
         node: spec.node_name.filter(|name| !name.is_empty()).map(|name| texts.one(&name).into()),
-        ip: status.pod_ip.clone().filter(|ip| !ip.is_empty()),
-        ports: ports(&spec.containers, texts),
+        ip: status.pod_ip.filter(|ip| !ip.is_empty()),
+        ports: ports(spec.containers.as_deref().unwrap_or_default(), texts),
         annotations: pairs(metadata.annotations, texts, is_read),
         group: label(&labels, GROUP).map(|group| texts.one(group)),
         beside: false,
         terminating: metadata.deletion_timestamp.is_some(),
         phase: phase(status.phase.as_deref()),
-        ready: ready.is_some_and(|ready| ready.status == "True"),
+        ready: ready.is_some_and(|ready| ready.status.as_deref() == Some("True")),
         since: changed.map_or(at.now, |changed| moment(changed, at)),
         unscheduled: unscheduled.map(|condition| texts.one(why_unscheduled(condition))),
     };
@@ -170,8 +169,12 @@ fn pairs(
 }
 
 fn ports(containers: &[Container], texts: &mut Interner) -> Box<[(Arc<str>, u16)]> {
-    let ports = containers.iter().flat_map(|container| &container.ports);
-    ports.filter_map(|port| Some((texts.one(port.name.as_deref()?), port.container_port))).collect()
+    let ports = containers.iter().flat_map(|container| container.ports.iter().flatten());
+    let named = ports.filter_map(|port| {
+        let number = u16::try_from(port.container_port?).ok()?;
+        Some((texts.one(port.name.as_deref()?), number))
+    });
+    named.collect()
 }
 
 fn phase(text: Option<&str>) -> Phase {
