@@ -20,7 +20,7 @@ use shared::identity::{NodeName, PodKey, ScaledObjectKey};
 use shared::process::Clock;
 use shared::time::Timestamp;
 
-use crate::directory::{Directory, ScaledKind, ScaledObject, Snapshot};
+use crate::directory::{Absent, Directory, ScaledKind, ScaledObject, Snapshot};
 use crate::fleet::Fleet;
 use crate::trigger::observed::{DemandReading, Observed, TargetType};
 use crate::trigger::profile::Profiles;
@@ -43,6 +43,8 @@ pub struct Answers {
     fleet: Arc<Fleet>,
     profiles: Arc<Profiles>,
     clock: Clock,
+    /// A directory older than this is not answered from.
+    max_age: Duration,
     warm: AtomicBool,
     asked: DashMap<ScaledObjectKey, Vec<Asked>>,
 }
@@ -169,9 +171,16 @@ impl Answers {
             fleet,
             profiles,
             clock,
+            max_age: Duration::MAX,
             warm: AtomicBool::new(false),
             asked: DashMap::new(),
         }
+    }
+
+    /// Does not answer from a directory that has not been known to be true for `max_age`.
+    #[must_use]
+    pub fn with_max_age(self, max_age: Duration) -> Self {
+        Self { max_age, ..self }
     }
 
     /// Name and target of a trigger: from its metadata alone, with or without any data.
@@ -252,10 +261,7 @@ impl Answers {
             return Ok(Assessment { object: object.clone(), trigger, observed, verdict, now });
         }
         let Some(workload) = &object.workload else {
-            return Err(Refusal::NotFound(format!(
-                "{} is the target of {}, but there is no such workload",
-                object.target, object.key
-            )));
+            return Err(without_workload(object));
         };
         if !trigger.engine_labels.is_empty() {
             return Err(Refusal::FailedPrecondition(format!(
@@ -274,7 +280,15 @@ impl Answers {
 
     fn snapshot(&self) -> Result<Arc<Snapshot>, Refusal> {
         let loading = || Refusal::Unavailable("the directory is not loaded yet".into());
-        self.directory.snapshot().ok_or_else(loading)
+        let snapshot = self.directory.snapshot().ok_or_else(loading)?;
+        let age = self.clock.now().since(snapshot.as_of());
+        if age <= self.max_age {
+            return Ok(snapshot);
+        }
+        Err(Refusal::Unavailable(format!(
+            "the directory is {} s old: the API server has not been heard since",
+            age.as_secs()
+        )))
     }
 
     fn remember(&self, question: Question<'_>, assessment: &Assessment, active: Option<bool>) {
@@ -400,6 +414,15 @@ impl Answers {
     /// The clock it goes by.
     pub fn clock(&self) -> Clock {
         self.clock
+    }
+}
+
+fn without_workload(object: &ScaledObject) -> Refusal {
+    let of = format!("{} is the target of {}, but", object.target, object.key);
+    match &object.absent {
+        None => Refusal::NotFound(format!("{of} there is no such workload")),
+        Some(Absent::Missing(why)) => Refusal::NotFound(format!("{of} {why}")),
+        Some(Absent::Unread(why)) => Refusal::Unavailable(format!("{of} {why}")),
     }
 }
 

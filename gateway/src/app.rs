@@ -22,9 +22,10 @@ use tonic_health::server::HealthReporter;
 use tracing::{info, warn};
 
 use crate::answer::Answers;
-use crate::config::{AgentAuth, DirectorySource, ServeConfig};
+use crate::config::{AgentAuth, DirectorySource, KubeConfig, ServeConfig};
 use crate::directory::Directory;
 use crate::directory::file::FileDirectory;
+use crate::directory::kube::KubeDirectory;
 use crate::fleet::Fleet;
 use crate::http::Pages;
 use crate::http::metrics::Metrics;
@@ -52,7 +53,7 @@ pub struct App {
     keda: TcpListener,
     agents: TcpListener,
     http: TcpListener,
-    directory: FileDirectory,
+    directory: Source,
     fleet: Arc<Fleet>,
     answers: Arc<Answers>,
     clock: Clock,
@@ -75,11 +76,13 @@ impl App {
         };
         let profiles = Arc::new(profiles);
         let directory = Arc::new(Directory::default());
-        let DirectorySource::File(path) = config.directory;
-        let file = FileDirectory::open(path, directory.clone(), profiles.clone(), clock)
-            .context("directory file")?;
+        let source = Source::open(&config, &directory, &profiles, clock).await?;
         let fleet = Arc::new(Fleet::default());
-        let answers = Arc::new(Answers::new(directory, fleet.clone(), profiles, clock));
+        let mut answers = Answers::new(directory, fleet.clone(), profiles, clock);
+        if config.directory == DirectorySource::Kube {
+            answers = answers.with_max_age(config.kube.max_age);
+        }
+        let answers = Arc::new(answers);
         let AgentAuth::None = config.agent_auth;
         if !config.agent_listen.ip().is_loopback() {
             warn!(
@@ -90,7 +93,7 @@ impl App {
             keda: bind("--keda-listen", config.keda_listen).await?,
             agents: bind("--agent-listen", config.agent_listen).await?,
             http: bind("--http-listen", config.http_listen).await?,
-            directory: file,
+            directory: source,
             fleet,
             answers,
             clock,
@@ -169,6 +172,43 @@ impl App {
         tasks.wait().await;
         info!("stopped");
         Ok(())
+    }
+}
+
+/// Where the directory comes from.
+enum Source {
+    File(FileDirectory),
+    Kube(KubeDirectory),
+}
+
+impl Source {
+    async fn open(
+        config: &ServeConfig,
+        directory: &Arc<Directory>,
+        profiles: &Arc<Profiles>,
+        clock: Clock,
+    ) -> anyhow::Result<Self> {
+        let (directory, profiles) = (directory.clone(), profiles.clone());
+        match &config.directory {
+            DirectorySource::File(path) => {
+                let file = FileDirectory::open(path.clone(), directory, profiles, clock);
+                file.map(Self::File).context("directory file")
+            }
+            DirectorySource::Kube => {
+                let KubeConfig { namespaces, kubeconfig, .. } = &config.kube;
+                let kubeconfig = kubeconfig.as_deref();
+                let kube =
+                    KubeDirectory::connect(kubeconfig, namespaces, directory, profiles, clock);
+                kube.await.map(Self::Kube).context("--directory kube")
+            }
+        }
+    }
+
+    async fn watch(self, shutdown: CancellationToken) {
+        match self {
+            Self::File(file) => file.watch(shutdown).await,
+            Self::Kube(kube) => kube.watch(shutdown).await,
+        }
     }
 }
 

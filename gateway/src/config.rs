@@ -68,9 +68,18 @@ pub struct Serve {
     /// Where probes, metrics and the API are read
     #[arg(long, env = "GPU_GATEWAY_HTTP_LISTEN", default_value = "0.0.0.0:8080")]
     pub http_listen: SocketAddr,
-    /// Where ScaledObjects and pods are known from: `file:PATH`
-    #[arg(long, env = "GPU_GATEWAY_DIRECTORY")]
+    /// Where ScaledObjects and pods are known from: `kube` or `file:PATH`
+    #[arg(long, env = "GPU_GATEWAY_DIRECTORY", default_value = "kube")]
     pub directory: DirectorySource,
+    /// Only these namespaces are watched, with --directory kube; all if not given
+    #[arg(long, env = "GPU_GATEWAY_NAMESPACES", value_delimiter = ',', value_name = "NAMESPACE")]
+    pub namespaces: Vec<String>,
+    /// With --directory kube: answer UNAVAILABLE when the API server has been away for this long
+    #[arg(long, env = "GPU_GATEWAY_DIRECTORY_MAX_AGE", default_value = "10m", value_parser = max_age)]
+    pub directory_max_age: Duration,
+    /// With --directory kube: this file, instead of the service account or KUBECONFIG
+    #[arg(long, env = "GPU_GATEWAY_KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
     /// How agents prove who they are; required unless --agent-listen is a loopback address
     #[arg(long, env = "GPU_GATEWAY_AGENT_AUTH")]
     pub agent_auth: Option<AgentAuth>,
@@ -179,6 +188,8 @@ pub enum Output {
 pub enum DirectorySource {
     /// A YAML file, reloaded when it changes.
     File(PathBuf),
+    /// The Kubernetes API.
+    Kube,
 }
 
 impl FromStr for DirectorySource {
@@ -188,9 +199,18 @@ impl FromStr for DirectorySource {
         match text.strip_prefix("file:") {
             Some("") => Err("the path after file: is empty".into()),
             Some(path) => Ok(Self::File(path.into())),
-            None => Err("this version knows file:PATH only".into()),
+            None if text == "kube" => Ok(Self::Kube),
+            None => Err("write kube or file:PATH".into()),
         }
     }
+}
+
+/// A shorter age would be reached while the API server is there: it is asked every few seconds.
+const LEAST_MAX_AGE: Duration = Duration::from_secs(10);
+
+fn max_age(text: &str) -> Result<Duration, String> {
+    let age = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if age < LEAST_MAX_AGE { Err("at least 10s".into()) } else { Ok(age) }
 }
 
 /// How agents prove who they are.
@@ -211,10 +231,29 @@ pub struct ServeConfig {
     pub http_listen: SocketAddr,
     /// Where the directory comes from.
     pub directory: DirectorySource,
+    /// How the Kubernetes API is used, where it is.
+    pub kube: KubeConfig,
     /// How agents prove who they are.
     pub agent_auth: AgentAuth,
     /// Own trigger profiles.
     pub profiles: Option<PathBuf>,
+}
+
+/// How the Kubernetes API is used.
+#[derive(Clone, Debug)]
+pub struct KubeConfig {
+    /// The namespaces that are watched; all if empty.
+    pub namespaces: Vec<String>,
+    /// A directory older than this is not answered from.
+    pub max_age: Duration,
+    /// The kubeconfig, instead of what is found in the usual places.
+    pub kubeconfig: Option<PathBuf>,
+}
+
+impl Default for KubeConfig {
+    fn default() -> Self {
+        Self { namespaces: Vec::new(), max_age: Duration::from_secs(600), kubeconfig: None }
+    }
 }
 
 impl ServeConfig {
@@ -226,6 +265,7 @@ impl ServeConfig {
             agent_listen: any,
             http_listen: any,
             directory: DirectorySource::File(file),
+            kube: KubeConfig::default(),
             agent_auth: AgentAuth::None,
             profiles: None,
         }
@@ -236,8 +276,17 @@ impl TryFrom<Serve> for ServeConfig {
     type Error = String;
 
     fn try_from(serve: Serve) -> Result<Self, String> {
-        let Serve { keda_listen, agent_listen, http_listen, directory, agent_auth, profiles } =
-            serve;
+        let Serve {
+            keda_listen, agent_listen, http_listen, directory, agent_auth, profiles, ..
+        } = serve;
+        if let Some(name) = serve.namespaces.iter().find(|name| !is_name(name)) {
+            return Err(format!("--namespaces: {name:?} is not the name of a namespace"));
+        }
+        let kube = KubeConfig {
+            namespaces: serve.namespaces,
+            max_age: serve.directory_max_age,
+            kubeconfig: serve.kubeconfig,
+        };
         let agent_auth = match agent_auth {
             Some(auth) => auth,
             None if agent_listen.ip().is_loopback() => AgentAuth::None,
@@ -248,6 +297,6 @@ impl TryFrom<Serve> for ServeConfig {
                 ));
             }
         };
-        Ok(Self { keda_listen, agent_listen, http_listen, directory, agent_auth, profiles })
+        Ok(Self { keda_listen, agent_listen, http_listen, directory, kube, agent_auth, profiles })
     }
 }

@@ -2,11 +2,13 @@
 //! ordered, which exist and which are ready.
 //!
 //! Guarantees: a snapshot is immutable and swapped whole; looking something up takes no lock and
-//! invents nothing. Sources (a file now, the API server later) replace the snapshot and keep, in
+//! invents nothing. Sources (a file, the API server) replace the snapshot and keep, in
 //! `Workload::after`, what a single look at the cluster cannot show: since when.
 
 /// The directory from a YAML file, reloaded when it changes.
 pub mod file;
+/// The directory from the Kubernetes API, kept current by watches.
+pub mod kube;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -19,12 +21,15 @@ use shared::time::Timestamp;
 use tokio::sync::watch;
 
 use crate::trigger::observed::TargetType;
-use crate::trigger::spec::is_for_keda;
+use crate::trigger::profile::Profiles;
+use crate::trigger::spec::{self, is_for_keda};
 
 /// The longest a trigger may look back; pods that are gone are remembered for this long.
 pub const MAX_LOOK_BACK: Duration = Duration::from_secs(3_600);
 /// Pods that are gone, remembered per workload.
 const MAX_GONE: usize = 1_000;
+/// How long triggers that are not listed look back, unless asked for more.
+const DEFAULT_LOOK_BACK: Duration = Duration::from_secs(70);
 
 /// The newest snapshot, and a way to wait for the next.
 #[derive(Debug)]
@@ -55,7 +60,7 @@ pub struct Scaled {
 }
 
 /// Whether replicas or jobs are scaled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ScaledKind {
     /// A ScaledObject: replicas of a workload.
     #[default]
@@ -75,6 +80,8 @@ pub struct ScaledObject {
     pub target: WorkloadKey,
     /// What it scales, as found; `None` if there is no such workload.
     pub workload: Option<Arc<Workload>>,
+    /// Why it was not found, where the source knows more than that.
+    pub absent: Option<Absent>,
     /// How the HPA uses values, for triggers that are not listed.
     pub target_type: TargetType,
     /// `minReplicaCount`.
@@ -84,12 +91,25 @@ pub struct ScaledObject {
     /// `cooldownPeriod`.
     pub cooldown: Option<Duration>,
     /// Its triggers of ours, where the source lists them.
-    pub triggers: Vec<DeclaredTrigger>,
+    pub triggers: Arc<[DeclaredTrigger]>,
+}
+
+/// Why nothing is known of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// There is none, or none that can be scaled: what is the matter with it.
+    Missing(Arc<str>),
+    /// It could not be read yet: why.
+    Unread(Arc<str>),
 }
 
 /// One trigger as declared.
 #[derive(Clone, Debug)]
 pub struct DeclaredTrigger {
+    /// Its place in the list of all triggers: KEDA names the HPA's metric `s<index>-…`.
+    pub index: usize,
+    /// Whether it is `external-push`.
+    pub pushes: bool,
     /// Its name in formulas.
     pub name: Option<Arc<str>>,
     /// How the HPA uses its value.
@@ -134,6 +154,8 @@ pub struct Pod {
     pub annotations: BTreeMap<String, String>,
     /// Pods of one group are read as one (LeaderWorkerSet).
     pub group: Option<Arc<str>>,
+    /// Whether only its group is selected, and not the pod itself.
+    pub beside: bool,
     /// Whether it is being deleted.
     pub terminating: bool,
     /// Its phase.
@@ -142,6 +164,8 @@ pub struct Pod {
     pub ready: bool,
     /// Since when it is Ready, or not.
     pub since: Timestamp,
+    /// Why the scheduler has no place for it; `None` where it has, or is not known.
+    pub unscheduled: Option<Arc<str>>,
 }
 
 /// A pod that was Ready once and is so no more.
@@ -177,7 +201,7 @@ impl Pod {
 
     /// Whether the HPA counts it as ready: Running and Ready, even while it is being deleted.
     pub fn is_ready_running(&self) -> bool {
-        self.ready && self.phase == Phase::Running
+        self.ready && self.phase == Phase::Running && !self.beside
     }
 
     fn is_same_as(&self, other: &Self) -> bool {
@@ -261,13 +285,13 @@ impl Snapshot {
     /// triggers look back.
     pub fn new(
         as_of: Timestamp,
-        workloads: Vec<Workload>,
+        workloads: impl IntoIterator<Item = Arc<Workload>>,
         objects: Vec<ScaledObject>,
         look_back: impl Fn(&ScaledObject) -> Duration,
     ) -> Self {
         let mut snapshot = Self { as_of: Mutex::new(as_of), ..Self::default() };
         for workload in workloads {
-            snapshot.workloads.insert(workload.key.clone(), Arc::new(workload));
+            snapshot.workloads.insert(workload.key.clone(), workload);
         }
         for mut object in objects {
             object.workload = snapshot.workloads.get(&object.target).cloned();
@@ -325,6 +349,12 @@ impl Snapshot {
 }
 
 impl ScaledObject {
+    /// How long its triggers look back.
+    pub fn look_back(&self, profiles: &Profiles) -> Duration {
+        let triggers = self.triggers.iter().filter_map(|t| spec::parse(&t.metadata, profiles).ok());
+        triggers.map(|trigger| trigger.look_back()).max().unwrap_or_default().max(DEFAULT_LOOK_BACK)
+    }
+
     /// The trigger with that metadata, if the source lists triggers. Keys that KEDA reads itself,
     /// and `…FromEnv` keys, whose values it replaces or drops, are not compared.
     pub fn trigger_of(&self, metadata: &HashMap<String, String>) -> Option<&DeclaredTrigger> {

@@ -5,7 +5,7 @@
 //! ```text
 //!  agents ──▶ ingest ──▶ fleet ──┐
 //!                                ├──▶ answer ──▶ scaler ──▶ KEDA
-//!  file ─▶ directory ────────────┤   (trigger     explain ─▶ http ──▶ people
+//!  kube ─▶ directory ────────────┤   (trigger     explain ─▶ http ──▶ people
 //!  KEDA's metadata ─▶ trigger ───┘    decides)
 //! ```
 

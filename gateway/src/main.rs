@@ -20,6 +20,8 @@ const MAX_BYTES: u64 = 16 << 20;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    // Before anything opens a connection. It fails only if one is installed already.
+    rustls::crypto::ring::default_provider().install_default().ok();
     let cli = Cli::parse();
     match run(cli) {
         Ok(code) => code,

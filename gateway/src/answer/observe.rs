@@ -160,7 +160,7 @@ fn one(members: &[&Pod]) -> observed::Pod {
         node: members[0].node.clone(),
         ready,
         since: same.map(|pod| pod.since).max().unwrap_or_default(),
-        unscheduled: None,
+        unscheduled: members.iter().find_map(|pod| pod.unscheduled.clone()),
     }
 }
 

@@ -19,14 +19,11 @@ use tracing::{error, info, warn};
 use super::{DeclaredTrigger, Directory, Phase, Pod, ScaledKind, ScaledObject, Snapshot, Workload};
 use crate::trigger::observed::TargetType;
 use crate::trigger::profile::Profiles;
-use crate::trigger::spec;
 
 /// How often the file is looked at; it is taken when two looks see the same.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Bytes a directory file may have.
 const MAX_BYTES: u64 = 64 << 20;
-/// How long triggers that are not listed look back, unless asked for more.
-const DEFAULT_LOOK_BACK: Duration = Duration::from_secs(70);
 
 /// Why a directory file was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -171,7 +168,7 @@ struct TriggerEntry {
     metadata: HashMap<String, String>,
 }
 
-/// Checked, not used: what is pushed is decided by the call that is made.
+/// What is pushed is decided by the call that is made.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum TriggerKindEntry {
@@ -281,24 +278,18 @@ impl FileDirectory {
             let key = entry.key();
             let workload = before.as_ref().and_then(|snapshot| snapshot.workload(&key));
             let known = self.entries.get(&key).zip(workload).map(|(e, w)| (e, &**w));
-            workloads.push(entry.workload(known, now));
+            workloads.push(Arc::new(entry.workload(known, now)));
             entries.insert(key, entry);
         }
         let objects = file.scaled_objects.into_iter().flatten().map(ScaledObject::from).collect();
         let profiles = &self.profiles;
-        let snapshot = Snapshot::new(now, workloads, objects, |object| look_back(object, profiles));
+        let snapshot = Snapshot::new(now, workloads, objects, |object| object.look_back(profiles));
         self.directory.replace(snapshot);
         self.entries = entries;
         self.text = text;
         self.seen = None;
         Ok(())
     }
-}
-
-/// How long the triggers of `object` look back.
-fn look_back(object: &ScaledObject, profiles: &Profiles) -> Duration {
-    let triggers = object.triggers.iter().filter_map(|t| spec::parse(&t.metadata, profiles).ok());
-    triggers.map(|trigger| trigger.look_back()).max().unwrap_or_default().max(DEFAULT_LOOK_BACK)
 }
 
 /// The size of the file is the bound, not the number of its parts.
@@ -430,10 +421,12 @@ impl PodEntry {
             ports: self.ports.clone(),
             annotations: self.annotations.clone(),
             group: self.group.clone(),
+            beside: false,
             terminating: self.terminating,
             phase: self.phase,
             ready: self.ready,
             since: self.since(before, now),
+            unscheduled: None,
         }
     }
 
@@ -462,14 +455,14 @@ impl PodEntry {
 
 impl From<ScaledObjectEntry> for ScaledObject {
     fn from(entry: ScaledObjectEntry) -> Self {
-        let triggers = entry.triggers.into_iter().map(|trigger| {
-            let (TriggerKindEntry::External | TriggerKindEntry::ExternalPush) = trigger.kind;
-            DeclaredTrigger {
+        let triggers =
+            entry.triggers.into_iter().enumerate().map(|(index, trigger)| DeclaredTrigger {
+                index,
+                pushes: matches!(trigger.kind, TriggerKindEntry::ExternalPush),
                 name: trigger.name,
                 target_type: trigger.metric_type.unwrap_or(entry.metric_type).into(),
                 metadata: trigger.metadata,
-            }
-        });
+            });
         Self {
             key: ScaledObjectKey::new(entry.namespace.clone(), entry.name),
             kind: match entry.kind {
@@ -482,6 +475,7 @@ impl From<ScaledObjectEntry> for ScaledObject {
                 name: entry.target.name,
             },
             workload: None,
+            absent: None,
             target_type: entry.metric_type.into(),
             // KEDA's own default.
             min_replicas: Some(entry.min_replicas.unwrap_or(0)),

@@ -70,6 +70,8 @@ impl World {
             phase: Phase::Running,
             ready: since.is_ok(),
             since: since.unwrap_or_else(|since| since),
+            beside: false,
+            unscheduled: None,
         });
         let pods: Vec<Pod> = pods.collect();
         let seen = Workload {
@@ -88,13 +90,14 @@ impl World {
             kind: ScaledKind::Object,
             target: key.clone(),
             workload: None,
+            absent: None,
             target_type: self.target_type,
             min_replicas: Some(0),
             max_replicas: None,
             cooldown: None,
-            triggers: Vec::new(),
+            triggers: Arc::default(),
         });
-        let workloads = self.workloads.values().cloned().collect();
+        let workloads: Vec<_> = self.workloads.values().cloned().map(Arc::new).collect();
         self.directory.replace(Snapshot::new(now, workloads, objects.collect(), |_| 60 * SECOND));
     }
 

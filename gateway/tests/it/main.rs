@@ -1,9 +1,12 @@
 //! The gateway from outside: real ports, real agents' streams, KEDA's calls.
 
+mod api_server;
 mod check;
 mod directory_file;
 mod http;
 mod ingest;
+mod kube;
+mod kube_watch;
 mod scaler;
 mod streams;
 mod support;

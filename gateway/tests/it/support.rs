@@ -99,7 +99,15 @@ impl TestGateway {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("directory.yaml");
         std::fs::write(&file, directory)?;
-        let app = App::build(ServeConfig::local(file)).await?;
+        Self::try_start_with(folder, ServeConfig::local(file)).await
+    }
+
+    /// A gateway with these settings; `folder` is kept as long as it is.
+    pub(crate) async fn try_start_with(
+        folder: TempDir,
+        config: ServeConfig,
+    ) -> anyhow::Result<Self> {
+        let app = App::build(config).await?;
         let (keda, agents, http) = (app.keda_addr(), app.agent_addr(), app.http_addr());
         let shutdown = CancellationToken::new();
         let run = tokio::spawn(app.run(shutdown.clone()));
