@@ -337,13 +337,25 @@ fn millis(duration: std::time::Duration) -> u64 {
 
 fn why(state: &PodState, pod: &observed::Pod, now: Timestamp) -> Option<String> {
     let seconds = now.since(pod.since).as_secs();
+    let too_long = if *state == PodState::Stuck { ", longer than coldStartTimeout" } else { "" };
+    let what_for = pod.unscheduled.as_deref().map(|said| (waits_for(said), said));
     match state {
         PodState::Reporting(_) => None,
-        PodState::Starting if pod.ready => Some(format!("ready for {seconds} s only")),
-        PodState::Starting => Some(format!("not ready for {seconds} s: starting")),
-        PodState::Stuck => Some(format!("not ready for {seconds} s, longer than coldStartTimeout")),
         PodState::Missing(why) | PodState::Unsupported(why) => Some(why.to_string()),
+        PodState::Starting if pod.ready => Some(format!("ready for {seconds} s only")),
+        PodState::Starting | PodState::Stuck => Some(match what_for {
+            Some((what, said)) => format!("waiting {what}: {said} (for {seconds} s{too_long})"),
+            None if too_long.is_empty() => format!("not ready for {seconds} s: loading"),
+            None => format!("not ready for {seconds} s{too_long}"),
+        }),
     }
+}
+
+/// What a pod waits for, by what the scheduler said.
+fn waits_for(said: &str) -> &'static str {
+    let said = said.to_ascii_lowercase();
+    let gpu = ["gpu", "nvidia.com/"].iter().any(|word| said.contains(word));
+    if gpu { "for a GPU" } else { "to be scheduled" }
 }
 
 fn device_state(seen: &Seen, fresh_for: std::time::Duration, now: Timestamp) -> String {

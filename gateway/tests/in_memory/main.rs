@@ -4,4 +4,5 @@
 
 mod cases;
 mod decision;
+mod explained;
 mod layering;
