@@ -9,6 +9,8 @@
 pub mod file;
 /// The directory from the Kubernetes API, kept current by watches.
 pub mod kube;
+/// How long pods take from being ordered to their first reading.
+pub mod startup;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use shared::identity::{NodeName, PodKey, PodUid, ScaledObjectKey, WorkloadKey};
 use shared::time::Timestamp;
 use tokio::sync::watch;
 
+use self::startup::{Startup, Startups};
 use crate::trigger::observed::TargetType;
 use crate::trigger::profile::Profiles;
 use crate::trigger::spec::{self, is_for_keda};
@@ -36,6 +39,7 @@ const DEFAULT_LOOK_BACK: Duration = Duration::from_secs(70);
 pub struct Directory {
     snapshot: ArcSwapOption<Snapshot>,
     changed: watch::Sender<u64>,
+    startups: Mutex<Startups>,
 }
 
 /// The cluster as of one moment.
@@ -258,7 +262,11 @@ impl Workload {
 
 impl Default for Directory {
     fn default() -> Self {
-        Self { snapshot: ArcSwapOption::empty(), changed: watch::Sender::new(0) }
+        Self {
+            snapshot: ArcSwapOption::empty(),
+            changed: watch::Sender::new(0),
+            startups: Mutex::default(),
+        }
     }
 }
 
@@ -270,8 +278,24 @@ impl Directory {
 
     /// Replaces the snapshot.
     pub fn replace(&self, snapshot: Snapshot) {
+        self.startups.lock().look(self.snapshot.load().as_deref(), &snapshot);
         self.snapshot.store(Some(Arc::new(snapshot)));
         self.changed.send_modify(|version| *version += 1);
+    }
+
+    /// How long the pods of `workload` took to start, as seen by this process.
+    pub fn startup(&self, workload: &WorkloadKey) -> Startup {
+        self.startups.lock().of(workload)
+    }
+
+    /// Asks `first` when each Ready pod that was followed since its start was first heard of.
+    pub fn first_readings(&self, first: impl Fn(&Pod) -> Option<Timestamp>, now: Timestamp) {
+        let Some(snapshot) = self.snapshot() else { return };
+        let of = |workload: &WorkloadKey, pod: &PodKey| {
+            let pods = &snapshot.workload(workload)?.pods;
+            first(&pods[pods.binary_search_by(|other| other.key.cmp(pod)).ok()?])
+        };
+        self.startups.lock().first_readings(of, now);
     }
 
     /// Changes with every new snapshot.
