@@ -136,10 +136,10 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Measured { replicas, filled, direction, metric, coverage } => {
-                let (reporting, replicas) = (coverage.reporting, plural(*replicas, "replica"));
+                let (reporting, ordered) = (coverage.reporting, plural(*replicas, "replica"));
                 let report = if reporting == 1 { "reports" } else { "report" };
-                write!(f, "{metric}: {reporting} of {replicas} {report}")?;
-                if *filled == 0 { Ok(()) } else { fmt_filled(f, *coverage, *direction) }
+                write!(f, "{metric}: {reporting} of {ordered} {report}")?;
+                if *filled == 0 { Ok(()) } else { fmt_filled(f, *replicas, *coverage, *direction) }
             }
             Self::Starting { pods, unscheduled } => {
                 let (pods, waiting) = (plural(*pods, "pod"), waiting(*unscheduled));
@@ -177,7 +177,12 @@ impl fmt::Display for Reason {
 }
 
 /// Whose load is not known, and what was made of that.
-fn fmt_filled(f: &mut fmt::Formatter<'_>, coverage: Coverage, direction: Direction) -> fmt::Result {
+fn fmt_filled(
+    f: &mut fmt::Formatter<'_>,
+    replicas: u32,
+    coverage: Coverage,
+    direction: Direction,
+) -> fmt::Result {
     let unscheduled = coverage.unscheduled;
     let starting = coverage.starting + coverage.absent - unscheduled;
     let missing = coverage.missing + coverage.unsupported;
@@ -187,8 +192,12 @@ fn fmt_filled(f: &mut fmt::Formatter<'_>, coverage: Coverage, direction: Directi
         others.filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
     let others = others.collect::<Vec<_>>().join(" and ");
     match direction {
-        Direction::Up => write!(f, "; {others}, counted as idle, and still above the target"),
-        Direction::Down => write!(f, "; {others}, counted as at the target, and still below it"),
+        Direction::Up => {
+            write!(f, "; {others}, counted as idle, and even so all {replicas} are needed")
+        }
+        Direction::Down => {
+            write!(f, "; {others}, counted as at the target, and even so {replicas} are enough")
+        }
         Direction::Hold => write!(f, "; {others} could tip it either way, so nothing moves"),
     }
 }

@@ -33,8 +33,8 @@ pub(crate) struct World {
     pub(crate) directory: Arc<Directory>,
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) answers: Answers,
-    workloads: BTreeMap<WorkloadKey, Workload>,
-    target_type: TargetType,
+    pub(crate) workloads: BTreeMap<WorkloadKey, Workload>,
+    pub(crate) target_type: TargetType,
     /// The triggers that every ScaledObject declares.
     pub(crate) triggers: Arc<[DeclaredTrigger]>,
 }
@@ -150,7 +150,7 @@ fn inventory(devices: &[ADevice<'_>]) -> Arc<Inventory> {
     let devices = devices.iter().zip(0..).map(|((uuid, pod, uid, _), index)| Device {
         uuid: (*uuid).into(),
         index,
-        name: "H100".into(),
+        name: "NVIDIA H100 80GB HBM3".into(),
         memory_total_mib: None,
         mig: None,
         holders: vec![Holder {
