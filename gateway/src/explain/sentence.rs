@@ -104,3 +104,117 @@ fn rule(trigger: &TriggerExplanation, value: f64) -> String {
 pub(super) fn plural(count: u32, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::explain::{HpaExplanation, StartupExplanation, Target};
+
+    /// `value` at a target of 50, from 4 replicas; what the HPA orders.
+    fn told(value: f64, desired: u32) -> TriggerExplanation {
+        TriggerExplanation {
+            metric: Some("gpu_utilization".into()),
+            metric_name: Some("gpu_utilization".into()),
+            metric_type: Some("AverageValue".into()),
+            target: Some(50.0),
+            value: Some(value),
+            active: Some(true),
+            status: "OK".into(),
+            reason: "gpu_utilization: 4 of 4 replicas report".into(),
+            replicas: Some(4),
+            status_replicas: Some(4),
+            hpa: Some(HpaExplanation { ratio: Some(value / 200.0), desired, clamped_by: None }),
+            ..TriggerExplanation::default()
+        }
+    }
+
+    fn said(triggers: Vec<TriggerExplanation>) -> Vec<String> {
+        sentences(&Explanation {
+            namespace: "ai".into(),
+            name: "so".into(),
+            target: Target { kind: "Deployment".into(), name: "vllm".into() },
+            directory_age_seconds: 0.0,
+            startup: StartupExplanation::default(),
+            gpus_free: BTreeMap::new(),
+            triggers,
+        })
+    }
+
+    #[test]
+    fn every_way_of_an_answer_has_its_sentence() {
+        const BECAUSE: &str = "because 4 of 4 replicas report.";
+        let mut clamped = told(1_000.0, 6);
+        clamped.hpa.as_mut().unwrap().clamped_by = Some("maxReplicaCount".into());
+        let mut by_value = told(75.0, 6);
+        by_value.metric_type = Some("Value".into());
+        by_value.hpa.as_mut().unwrap().ratio = Some(1.5);
+        for (trigger, right) in [
+            (told(300.0, 6), "will order 6 replicas instead of 4 (300 / 50 per replica = 6)"),
+            (
+                told(60.0, 2),
+                "will order 2 replicas instead of 4 (60 / 50 per replica = 1.2, rounded up)",
+            ),
+            (
+                told(210.0, 4),
+                "keeps 4 replicas (210 / (50 x 4 replicas) = 1.05, within its tolerance of 0.1)",
+            ),
+            (told(200.0, 4), "keeps 4 replicas (200 = 50 x 4 replicas)"),
+            (
+                clamped,
+                "will order 6 replicas instead of 4 (1000 / 50 per replica = 20, cut by maxReplicaCount)",
+            ),
+            (by_value, "will order 6 replicas instead of 4 (75 / 50 = 1.5 times its ready pods)"),
+        ] {
+            let value = figure(trigger.value);
+            let right = format!(
+                "ai/so: KEDA is told {value} for gpu_utilization, so the HPA {right}, {BECAUSE}"
+            );
+            assert_eq!(said(vec![trigger]), [right]);
+        }
+    }
+
+    #[test]
+    fn zero_errors_and_idleness_say_what_keda_does() {
+        let zero = |active| TriggerExplanation {
+            value: Some(0.0),
+            active: Some(active),
+            replicas: Some(0),
+            hpa: None,
+            reason: "no replicas ordered and no pods left".into(),
+            ..told(0.0, 0)
+        };
+        let refused = TriggerExplanation {
+            value: None,
+            hpa: None,
+            status: "UNAVAILABLE".into(),
+            reason: "no fresh reading of 1 ready pod (a): stale".into(),
+            ..told(0.0, 0)
+        };
+        let idle = TriggerExplanation { active: Some(false), ..told(0.0, 1) };
+        for (trigger, words) in [
+            (zero(false), ["there is no work, so it stays at zero", "because no replicas ordered"]),
+            (zero(true), ["there is work, so KEDA starts it", "because no replicas ordered"]),
+            (
+                refused,
+                ["UNAVAILABLE instead of a value", "because no fresh reading of 1 ready pod"],
+            ),
+            (idle, ["will order 1 replica instead of 4", "It is not active: unless another"]),
+        ] {
+            let said = said(vec![trigger]).concat();
+            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        }
+        assert!(said(Vec::new()).concat().contains("no trigger is declared"));
+    }
+
+    #[test]
+    fn of_several_triggers_the_one_that_orders_most_is_named() {
+        let blind = TriggerExplanation { value: None, hpa: None, ..told(0.0, 0) };
+        let two = said(vec![told(300.0, 6), told(60.0, 2)]);
+        assert_eq!(two.len(), 3);
+        assert_eq!(two[2], "Of several triggers the HPA follows the one that orders most: 6.");
+        let one_blind = said(vec![told(300.0, 6), blind]);
+        assert!(one_blind[2].ends_with("6, and none fewer while a trigger has no value."));
+    }
+}

@@ -200,3 +200,50 @@ fn table(pods: &[&PodExplanation]) -> Table {
     }
     table
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: String, state: &str, why: Option<&str>) -> PodExplanation {
+        PodExplanation {
+            name: name.into(),
+            uid: None,
+            node: None,
+            state: state.into(),
+            counted: false,
+            why: why.map(Into::into),
+            reading: None,
+            age_ms: None,
+            devices: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn pods_with_a_problem_come_first_and_a_long_list_is_cut_at_its_healthy_end() {
+        let mut pods: Vec<_> =
+            (0..MAX_PODS).map(|number| pod(format!("well-{number}"), "reporting", None)).collect();
+        pods.push(pod("loads".into(), "starting", Some("not ready for 3 s: loading")));
+        pods.push(pod("waits".into(), "starting", Some("waiting for a GPU: none")));
+        pods.push(pod("silent".into(), "missing", Some("stale")));
+        let mut text = String::new();
+        render_pods(&mut text, &pods);
+        let names: Vec<_> =
+            text.lines().filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(names[..5], ["POD", "silent", "waits", "loads", "well-0"]);
+        assert!(
+            text.ends_with("… and 3 more, from reporting on; -o json has them all\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_paragraph_keeps_its_words_and_its_indent() {
+        let words = vec!["word"; 60].join(" ");
+        let mut text = String::new();
+        put_wrapped(&mut text, "  why   ", &words);
+        assert!(text.lines().all(|line| line.len() <= WIDTH));
+        assert!(text.lines().skip(1).all(|line| line.starts_with("        word")), "{text}");
+        assert_eq!(text.matches("word").count(), 60);
+    }
+}
