@@ -1,9 +1,11 @@
 //! What an explanation says beside the decision: pods without a place, times to start, free GPUs.
 
+use gateway::config::{DirectorySource, ServeConfig};
 use serde_json::{Value, json};
 use shared::metric::Metric;
 use shared::reading::Reading;
 
+use crate::api_server::{ApiServer, pod, scaled_object, unschedulable};
 use crate::support::{Node, TestGateway, eventually, gpu};
 
 /// `ai/vllm` with these pods, and a ScaledObject with one trigger.
@@ -132,4 +134,61 @@ async fn free_gpus_are_those_nobody_holds_and_that_answer() {
         let metric = gateway.metric("gpu_gateway_gpus_free", &label).await;
         assert_eq!(json!(metric), json!(count.as_f64()), "{model}");
     }
+}
+
+/// A gateway that knows its cluster from `api`.
+async fn live(api: &ApiServer) -> TestGateway {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    api.kubeconfig(&path);
+    let mut config = ServeConfig::local(path.clone());
+    config.directory = DirectorySource::Kube;
+    config.kube.kubeconfig = Some(path);
+    TestGateway::try_start_with(folder, config).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_live_directory_tells_waiting_from_loading_and_times_both() {
+    let api = ApiServer::start().await;
+    let labels = json!({"app": "vllm"});
+    api.scale("apps/v1/deployments", "ai", "vllm", (2, "app=vllm"));
+    api.apply("pods", pod("ai", "vllm-0", labels.clone()));
+    let metadata = json!({"targetValue": "70"});
+    api.apply("scaledobjects", scaled_object("ai", "vllm-so", json!({"name": "vllm"}), metadata));
+    let gateway = live(&api).await;
+    let node = Node::new("n1").with(gpu("u0", "ai/vllm-0", 60.0));
+    let _agent = gateway.agent(node.with(gpu("u1", "ai/vllm-1", 1.0).index(1))).await;
+    gateway.is_ready().await;
+    let is = async |state: &str, words: &str| {
+        eventually(words, async || {
+            let trigger = gateway.explain("ai/vllm-so").await;
+            let pod = &trigger["pods"][1];
+            let why = pod["why"].as_str().unwrap_or_default();
+            let so = pod["state"] == state && why.contains(words);
+            if so { Ok(trigger) } else { Err(trigger) }
+        })
+        .await
+    };
+    let waiting = unschedulable("ai", "vllm-1", labels);
+    api.apply("pods", waiting.clone());
+    let no_gpu = "waiting for a GPU: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu. (for ";
+    let trigger = is("starting", no_gpu).await;
+    assert_eq!(trigger["coverage"]["unscheduled"], 1);
+    assert!(trigger["reason"].as_str().unwrap().contains("1 waiting to be scheduled"));
+    let mut loading = waiting;
+    loading["spec"]["nodeName"] = json!("n1");
+    loading["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "True"}]);
+    api.apply("pods", loading.clone());
+    let trigger = is("starting", ": loading").await;
+    assert_eq!(trigger["coverage"]["unscheduled"], Value::Null);
+    loading["status"]["phase"] = json!("Running");
+    loading["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}]);
+    api.apply("pods", loading);
+    is("reporting", "").await;
+    let startup = explained(&gateway).await["startup"].clone();
+    for step in ["orderedToScheduled", "scheduledToReady", "readyToFirstReading"] {
+        assert_eq!(startup[step]["pods"], 1, "{step}: {startup}");
+        assert!(startup[step]["medianSeconds"].as_f64().unwrap() < 60.0, "{step}: {startup}");
+    }
+    assert_eq!(startup["readyToFirstReading"]["p90Seconds"], 0.0, "{startup}");
 }
