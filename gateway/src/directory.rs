@@ -19,6 +19,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use shared::identity::{NodeName, PodKey, PodUid, ScaledObjectKey, WorkloadKey};
+use shared::process::Clock;
 use shared::time::Timestamp;
 use tokio::sync::watch;
 
@@ -40,6 +41,8 @@ pub struct Directory {
     snapshot: ArcSwapOption<Snapshot>,
     changed: watch::Sender<u64>,
     startups: Mutex<Startups>,
+    /// Dates what a snapshot shows: `as_of` is older than what watches have brought since.
+    clock: Option<Clock>,
 }
 
 /// The cluster as of one moment.
@@ -266,11 +269,18 @@ impl Default for Directory {
             snapshot: ArcSwapOption::empty(),
             changed: watch::Sender::new(0),
             startups: Mutex::default(),
+            clock: None,
         }
     }
 }
 
 impl Directory {
+    /// An empty directory that dates what it sees by `clock`; without one, by the snapshots' own
+    /// moments.
+    pub fn with_clock(clock: Clock) -> Self {
+        Self { clock: Some(clock), ..Self::default() }
+    }
+
     /// The newest snapshot; `None` until the first is loaded.
     pub fn snapshot(&self) -> Option<Arc<Snapshot>> {
         self.snapshot.load_full()
@@ -278,7 +288,8 @@ impl Directory {
 
     /// Replaces the snapshot.
     pub fn replace(&self, snapshot: Snapshot) {
-        self.startups.lock().look(self.snapshot.load().as_deref(), &snapshot);
+        let now = self.clock.map_or_else(|| snapshot.as_of(), |clock| clock.now());
+        self.startups.lock().look(self.snapshot.load().as_deref(), &snapshot, now);
         self.snapshot.store(Some(Arc::new(snapshot)));
         self.changed.send_modify(|version| *version += 1);
     }

@@ -75,8 +75,8 @@ struct Way {
 }
 
 impl Startups {
-    /// Takes the look `after` that follows `before`.
-    pub(super) fn look(&mut self, before: Option<&Snapshot>, after: &Snapshot) {
+    /// Takes the look `after`, had at `now`, that follows `before`.
+    pub(super) fn look(&mut self, before: Option<&Snapshot>, after: &Snapshot, now: Timestamp) {
         self.0.retain(|key, _| after.workload(key).is_some());
         for workload in after.workloads() {
             let known = before.and_then(|before| before.workload(&workload.key));
@@ -84,7 +84,7 @@ impl Startups {
                 continue;
             }
             let of = self.0.entry(workload.key.clone()).or_default();
-            of.look(known.map(|known| &**known), workload, after.as_of());
+            of.look(known.map(|known| &**known), workload, now);
         }
     }
 

@@ -138,13 +138,13 @@ async fn free_gpus_are_those_nobody_holds_and_that_answer() {
 
 /// A gateway that knows its cluster from `api`.
 async fn live(api: &ApiServer) -> TestGateway {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("kubeconfig");
     api.kubeconfig(&path);
     let mut config = ServeConfig::local(path.clone());
     config.directory = DirectorySource::Kube;
     config.kube.kubeconfig = Some(path);
-    TestGateway::try_start_with(folder, config).await.unwrap()
+    TestGateway::try_start_with(folder, config).await.expect("the gateway starts")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,5 +190,6 @@ async fn the_live_directory_tells_waiting_from_loading_and_times_both() {
         assert_eq!(startup[step]["pods"], 1, "{step}: {startup}");
         assert!(startup[step]["medianSeconds"].as_f64().unwrap() < 60.0, "{step}: {startup}");
     }
+    assert!(startup["scheduledToReady"]["medianSeconds"].as_f64() > Some(0.0), "{startup}");
     assert_eq!(startup["readyToFirstReading"]["p90Seconds"], 0.0, "{startup}");
 }
