@@ -367,9 +367,15 @@ impl Answers {
         scaled.by.iter().filter_map(of).chain([scaled.look_back]).max()
     }
 
-    /// Forgets triggers that nobody asks about any more.
+    /// Notes since when pods that have just started are heard of.
+    pub fn note_first_readings(&self, now: Timestamp) {
+        self.directory.first_readings(|pod| observe::first_heard(&self.fleet, pod), now);
+    }
+
+    /// Forgets triggers that nobody asks about any more, and notes first readings.
     pub fn tidy(&self) {
         let now = self.clock.now();
+        self.note_first_readings(now);
         self.asked.retain(|_, asked| {
             asked.retain(|asked| now.since(asked.last) < REMEMBER);
             !asked.is_empty()

@@ -75,7 +75,7 @@ impl App {
             }
         };
         let profiles = Arc::new(profiles);
-        let directory = Arc::new(Directory::default());
+        let directory = Arc::new(Directory::with_clock(clock));
         let source = Source::open(&config, &directory, &profiles, clock).await?;
         let fleet = Arc::new(Fleet::default());
         let mut answers = Answers::new(directory, fleet.clone(), profiles, clock);

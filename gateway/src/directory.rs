@@ -9,6 +9,8 @@
 pub mod file;
 /// The directory from the Kubernetes API, kept current by watches.
 pub mod kube;
+/// How long pods take from being ordered to their first reading.
+pub mod startup;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,9 +19,11 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use shared::identity::{NodeName, PodKey, PodUid, ScaledObjectKey, WorkloadKey};
+use shared::process::Clock;
 use shared::time::Timestamp;
 use tokio::sync::watch;
 
+use self::startup::{Startup, Startups};
 use crate::trigger::observed::TargetType;
 use crate::trigger::profile::Profiles;
 use crate::trigger::spec::{self, is_for_keda};
@@ -38,6 +42,9 @@ pub struct Directory {
     /// What the first snapshot waits for.
     waits_for: Mutex<String>,
     changed: watch::Sender<u64>,
+    startups: Mutex<Startups>,
+    /// Dates what a snapshot shows: `as_of` is older than what watches have brought since.
+    clock: Option<Clock>,
 }
 
 /// The cluster as of one moment.
@@ -276,11 +283,19 @@ impl Default for Directory {
             snapshot: ArcSwapOption::empty(),
             waits_for: Mutex::default(),
             changed: watch::Sender::new(0),
+            startups: Mutex::default(),
+            clock: None,
         }
     }
 }
 
 impl Directory {
+    /// An empty directory that dates what it sees by `clock`; without one, by the snapshots' own
+    /// moments.
+    pub fn with_clock(clock: Clock) -> Self {
+        Self { clock: Some(clock), ..Self::default() }
+    }
+
     /// The newest snapshot; `None` until the first is loaded.
     pub fn snapshot(&self) -> Option<Arc<Snapshot>> {
         self.snapshot.load_full()
@@ -298,8 +313,25 @@ impl Directory {
 
     /// Replaces the snapshot.
     pub fn replace(&self, snapshot: Snapshot) {
+        let now = self.clock.map_or_else(|| snapshot.as_of(), |clock| clock.now());
+        self.startups.lock().look(self.snapshot.load().as_deref(), &snapshot, now);
         self.snapshot.store(Some(Arc::new(snapshot)));
         self.changed.send_modify(|version| *version += 1);
+    }
+
+    /// How long the pods of `workload` took to start, as seen by this process.
+    pub fn startup(&self, workload: &WorkloadKey) -> Startup {
+        self.startups.lock().of(workload)
+    }
+
+    /// Asks `first` when each Ready pod that was followed since its start was first heard of.
+    pub fn first_readings(&self, first: impl Fn(&Pod) -> Option<Timestamp>, now: Timestamp) {
+        let Some(snapshot) = self.snapshot() else { return };
+        let of = |workload: &WorkloadKey, pod: &PodKey| {
+            let pods = &snapshot.workload(workload)?.pods;
+            first(&pods[pods.binary_search_by(|other| other.key.cmp(pod)).ok()?])
+        };
+        self.startups.lock().first_readings(of, now);
     }
 
     /// Changes with every new snapshot.

@@ -2,11 +2,14 @@
 //!
 //! Guarantees: made from the very assessment that KEDA's calls get; what is not known is null.
 
+/// What KEDA is told, what the HPA makes of it, and why: in one sentence.
+mod sentence;
 /// The explanation as a table for people.
 pub mod table;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use shared::reading::Reading;
@@ -14,7 +17,10 @@ use shared::time::Timestamp;
 
 use crate::answer::{Answers, Assessment, Question, Refusal};
 use crate::directory::ScaledObject;
+use crate::directory::startup::{Span, Startup};
+use crate::fleet::free;
 use crate::trigger::coverage::{self, PodState};
+use crate::trigger::number::thousandths;
 use crate::trigger::observed::{self, PartReadings, Seen};
 use crate::trigger::spec::{self, Trigger};
 use crate::trigger::verdict::{Outcome, Reason};
@@ -32,8 +38,38 @@ pub struct Explanation {
     pub target: Target,
     /// How long ago the directory was known to be true.
     pub directory_age_seconds: f64,
+    /// How long its pods take to start, as this replica has seen it.
+    #[serde(default)]
+    pub startup: StartupExplanation,
+    /// Devices of the whole cluster that nobody holds, by model.
+    #[serde(default)]
+    pub gpus_free: BTreeMap<Arc<str>, u32>,
     /// Its triggers: those declared, else those asked about in the last ten minutes.
     pub triggers: Vec<TriggerExplanation>,
+}
+
+/// How long pods take from being ordered to their first reading.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StartupExplanation {
+    /// From the pod's creation until the scheduler had a place for it.
+    pub ordered_to_scheduled: SpanExplanation,
+    /// From there until it was Ready.
+    pub scheduled_to_ready: SpanExplanation,
+    /// From there until an agent first spoke of it; zero if one had before.
+    pub ready_to_first_reading: SpanExplanation,
+}
+
+/// How long one step takes.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SpanExplanation {
+    /// The median.
+    pub median_seconds: Option<f64>,
+    /// Nine of ten pods took at most this long.
+    pub p90_seconds: Option<f64>,
+    /// Pods that were seen to take the step.
+    pub pods: usize,
 }
 
 /// What is scaled.
@@ -100,6 +136,9 @@ pub struct CoverageExplanation {
     pub missing: u32,
     /// Not ready for too long.
     pub stuck: u32,
+    /// Of those that start or are stuck: how many the scheduler has no place for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unscheduled: Option<u32>,
 }
 
 /// What the HPA would order.
@@ -157,17 +196,32 @@ pub struct DeviceExplanation {
 /// # Errors
 /// When there is no such ScaledObject, or no directory yet.
 pub fn explain(answers: &Answers, namespace: &str, name: &str) -> Result<Explanation, Refusal> {
+    explain_at(answers, namespace, name, answers.clock().now())
+}
+
+/// Explains `namespace/name` as of `now`.
+///
+/// # Errors
+/// As [`explain`].
+pub fn explain_at(
+    answers: &Answers,
+    namespace: &str,
+    name: &str,
+    now: Timestamp,
+) -> Result<Explanation, Refusal> {
     let loading = || Refusal::Unavailable("the directory is not loaded yet".into());
     let snapshot = answers.directory().snapshot().ok_or_else(loading)?;
     let Some(object) = snapshot.object(namespace, name) else {
         return Err(Refusal::NotFound(format!("there is no ScaledObject {namespace}/{name}")));
     };
-    let now = answers.clock().now();
+    answers.note_first_readings(now);
     Ok(Explanation {
         namespace: object.key.namespace.clone(),
         name: object.key.name.clone(),
         target: Target { kind: object.target.kind.clone(), name: object.target.name.clone() },
         directory_age_seconds: now.since(snapshot.as_of()).as_secs_f64(),
+        startup: answers.directory().startup(&object.target).into(),
+        gpus_free: free::by_model(answers.fleet(), now),
         triggers: metadata_of(answers, object)
             .iter()
             .map(|metadata| trigger(answers, object, metadata, now))
@@ -255,6 +309,27 @@ fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
     }
 }
 
+impl From<Startup> for StartupExplanation {
+    fn from(startup: Startup) -> Self {
+        Self {
+            ordered_to_scheduled: startup.ordered_to_scheduled.into(),
+            scheduled_to_ready: startup.scheduled_to_ready.into(),
+            ready_to_first_reading: startup.ready_to_first_reading.into(),
+        }
+    }
+}
+
+impl From<Span> for SpanExplanation {
+    fn from(span: Span) -> Self {
+        let seconds = |span: Duration| thousandths(span.as_secs_f64());
+        Self {
+            median_seconds: span.median.map(seconds),
+            p90_seconds: span.p90.map(seconds),
+            pods: span.pods,
+        }
+    }
+}
+
 impl From<coverage::Coverage> for CoverageExplanation {
     fn from(coverage: coverage::Coverage) -> Self {
         Self {
@@ -262,6 +337,8 @@ impl From<coverage::Coverage> for CoverageExplanation {
             starting: coverage.starting + coverage.absent,
             missing: coverage.missing + coverage.unsupported,
             stuck: coverage.stuck,
+            unscheduled: Some(coverage.unscheduled + coverage.stuck_unscheduled)
+                .filter(|count| *count > 0),
         }
     }
 }
@@ -331,27 +408,34 @@ fn pods(assessment: &Assessment, at: usize, now: Timestamp) -> Vec<PodExplanatio
     .collect()
 }
 
-fn millis(duration: std::time::Duration) -> u64 {
+fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn why(state: &PodState, pod: &observed::Pod, now: Timestamp) -> Option<String> {
     let seconds = now.since(pod.since).as_secs();
+    let too_long = if *state == PodState::Stuck { ", longer than coldStartTimeout" } else { "" };
+    let what_for = pod.unscheduled.as_deref().map(|said| (waits_for(said), said));
     match state {
         PodState::Reporting(_) => None,
-        // Waiting for a place is not loading a model.
-        PodState::Starting | PodState::Stuck if pod.unscheduled.is_some() => {
-            let why = pod.unscheduled.as_deref().unwrap_or_default();
-            Some(format!("no node has room for it, for {seconds} s: {why}"))
-        }
-        PodState::Starting if pod.ready => Some(format!("ready for {seconds} s only")),
-        PodState::Starting => Some(format!("not ready for {seconds} s: starting")),
-        PodState::Stuck => Some(format!("not ready for {seconds} s, longer than coldStartTimeout")),
         PodState::Missing(why) | PodState::Unsupported(why) => Some(why.to_string()),
+        PodState::Starting if pod.ready => Some(format!("ready for {seconds} s only")),
+        PodState::Starting | PodState::Stuck => Some(match what_for {
+            Some((what, said)) => format!("waiting {what}: {said} (for {seconds} s{too_long})"),
+            None if too_long.is_empty() => format!("not ready for {seconds} s: loading"),
+            None => format!("not ready for {seconds} s{too_long}"),
+        }),
     }
 }
 
-fn device_state(seen: &Seen, fresh_for: std::time::Duration, now: Timestamp) -> String {
+/// What a pod waits for, by what the scheduler said.
+fn waits_for(said: &str) -> &'static str {
+    let said = said.to_ascii_lowercase();
+    let gpu = ["gpu", "nvidia.com/"].iter().any(|word| said.contains(word));
+    if gpu { "for a GPU" } else { "to be scheduled" }
+}
+
+fn device_state(seen: &Seen, fresh_for: Duration, now: Timestamp) -> String {
     match (&seen.reading, seen.taken_at) {
         (_, None) => "never read".into(),
         (_, Some(taken_at)) if now.since(taken_at) > fresh_for => "stale".into(),

@@ -4,6 +4,8 @@
 //! reader sees one tick of a node or another, never a mixture, and no read waits for a write. The
 //! maps never leave this module. Nothing here decides whether a reading is fresh.
 
+/// Devices that nobody holds, by model.
+pub mod free;
 /// One node: its sessions, what they add up to, and its history.
 pub mod node;
 /// One tick of one node, indexed by pod.

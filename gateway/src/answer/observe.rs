@@ -182,3 +182,10 @@ pub fn is_heard(fleet: &Fleet, pod: &Pod, now: Timestamp) -> bool {
         pod.rows().any(|row| now.since(row.taken_at) <= within)
     })
 }
+
+/// Since when a node that has readings of `pod` has spoken of it.
+pub fn first_heard(fleet: &Fleet, pod: &Pod) -> Option<Timestamp> {
+    let views = views_of(fleet, pod);
+    let said = said_of(&views, pod).into_iter();
+    said.filter(|(_, pod)| pod.rows().next().is_some()).map(|(_, pod)| pod.known_since()).min()
+}

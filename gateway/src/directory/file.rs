@@ -103,6 +103,8 @@ struct PodEntry {
     unready_for_seconds: Option<f64>,
     #[serde(default)]
     age_seconds: f64,
+    /// Why the scheduler has no place for it: the message of its condition `PodScheduled`.
+    unscheduled: Option<Arc<str>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -341,6 +343,10 @@ fn check(file: &File) -> Result<(), String> {
                     pod.name
                 ));
             }
+            if pod.unscheduled.is_some() && (pod.ready || pod.node.is_some()) {
+                let is = if pod.ready { "ready" } else { "on a node" };
+                return Err(format!("{key}: pod {} is {is}, yet unscheduled", pod.name));
+            }
             let seconds = [Some(pod.age_seconds), pod.ready_for_seconds, pod.unready_for_seconds];
             if seconds.into_iter().flatten().any(|seconds| !(0.0..=1e9).contains(&seconds)) {
                 return Err(format!("{key}: pod {}: seconds must be 0 to 1e9", pod.name));
@@ -426,7 +432,7 @@ impl PodEntry {
             phase: self.phase,
             ready: self.ready,
             since: self.since(before, now),
-            unscheduled: None,
+            unscheduled: self.unscheduled.clone(),
         }
     }
 

@@ -169,6 +169,20 @@ impl NodeView {
         self.devices[at].as_ref()
     }
 
+    /// The word for the state of the device at `at`, and what failed of it.
+    pub fn device_state(&self, at: usize, now: Timestamp) -> (&'static str, Option<String>) {
+        let Some(row) = self.row(at) else { return ("unread", None) };
+        let failure = row.failure();
+        let state = if failure.is_some() {
+            "failed"
+        } else if now.since(row.taken_at) > self.interval * 3 {
+            "stale"
+        } else {
+            "ok"
+        };
+        (state, failure)
+    }
+
     /// The engine readings at `at` of the inventory.
     pub fn engine_row(&self, at: usize) -> Option<&Row> {
         self.engines[at].as_ref()
@@ -221,6 +235,13 @@ impl<'a> PodView<'a> {
 }
 
 impl Row {
+    fn failure(&self) -> Option<String> {
+        self.readings.iter().find_map(|(metric, reading)| match reading {
+            Reading::Failed(why) => Some(format!("{metric}: {why}")),
+            _ => None,
+        })
+    }
+
     fn share_of(&self, claim: &Claim, metric: Metric) -> Reading {
         let mut held = self
             .held

@@ -11,7 +11,7 @@ use shared::time::Timestamp;
 
 use crate::answer::{Answers, observe};
 use crate::directory::Workload;
-use crate::fleet::view::{NodeView, Row};
+use crate::fleet::view::NodeView;
 use crate::trigger::number::thousandths;
 
 #[derive(Serialize)]
@@ -112,13 +112,7 @@ fn devices(view: &NodeView, now: Timestamp) -> Vec<DeviceEntry> {
     devices
         .map(|(at, device)| {
             let row = view.row(at);
-            let failure = row.and_then(failure);
-            let state = match row {
-                None => "unread",
-                Some(_) if failure.is_some() => "failed",
-                Some(row) if now.since(row.taken_at) > view.interval * 3 => "stale",
-                Some(_) => "ok",
-            };
+            let (state, failure) = view.device_state(at, now);
             DeviceEntry {
                 uuid: device.uuid.to_string(),
                 index: device.index,
@@ -131,13 +125,6 @@ fn devices(view: &NodeView, now: Timestamp) -> Vec<DeviceEntry> {
             }
         })
         .collect()
-}
-
-fn failure(row: &Row) -> Option<String> {
-    row.readings.iter().find_map(|(metric, reading)| match reading {
-        Reading::Failed(why) => Some(format!("{metric}: {why}")),
-        _ => None,
-    })
 }
 
 fn holder(holder: &Holder) -> HolderEntry {

@@ -14,6 +14,7 @@ use std::sync::atomic::AtomicU64;
 
 use crate::answer::{Answers, Question};
 use crate::explain::{CoverageExplanation, metadata_of};
+use crate::fleet::free;
 use crate::ingest;
 use crate::scaler;
 
@@ -38,6 +39,11 @@ struct OfNode {
 struct OfDevice {
     node: String,
     gpu_uuid: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfModel {
+    model: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -73,6 +79,7 @@ impl Metrics {
         let mut state = Registry::with_prefix("gpu_gateway");
         gateway(&mut state, answers);
         nodes(&mut state, answers);
+        free_gpus(&mut state, answers);
         triggers(&mut state, answers);
         let mut text = String::new();
         for registry in [&*self.counters.lock(), &state] {
@@ -152,6 +159,14 @@ fn nodes(registry: &mut Registry, answers: &Answers) {
     );
     let help = "Device memory in use (memory_used_mib)";
     registry.register_with_unit("device_memory_used", help, Unit::Bytes, memory);
+}
+
+fn free_gpus(registry: &mut Registry, answers: &Answers) {
+    let free = Family::<OfModel, Number>::default();
+    for (model, count) in free::by_model(answers.fleet(), answers.clock().now()) {
+        free.get_or_create(&OfModel { model: model.to_string() }).set(f64::from(count));
+    }
+    registry.register("gpus_free", "Devices that nobody holds, fresh and not failed", free);
 }
 
 /// What is shown per trigger.

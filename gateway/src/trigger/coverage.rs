@@ -22,6 +22,10 @@ pub struct Coverage {
     pub unsupported: u32,
     /// Ordered, but not existing yet, within the time they may take.
     pub absent: u32,
+    /// Of those that start: how many the scheduler has no place for.
+    pub unscheduled: u32,
+    /// Of those that are stuck: how many the scheduler has no place for.
+    pub stuck_unscheduled: u32,
 }
 
 /// The state of one pod.
@@ -64,11 +68,18 @@ pub fn classify(
     let states = (observed.pods.iter().enumerate())
         .map(|(at, pod)| {
             let state = state_of(trigger, metric, pod, readings.of(at), now);
+            let unscheduled = u32::from(!pod.ready && pod.unscheduled.is_some());
             match state {
                 PodState::Reporting(_) => coverage.reporting += 1,
-                PodState::Starting => coverage.starting += 1,
+                PodState::Starting => {
+                    coverage.starting += 1;
+                    coverage.unscheduled += unscheduled;
+                }
                 PodState::Missing(_) => coverage.missing += 1,
-                PodState::Stuck => coverage.stuck += 1,
+                PodState::Stuck => {
+                    coverage.stuck += 1;
+                    coverage.stuck_unscheduled += unscheduled;
+                }
                 PodState::Unsupported(_) => coverage.unsupported += 1,
             }
             state

@@ -212,12 +212,13 @@ fn unknown(trigger: &Trigger, observed: &Observed, parts: &[Part]) -> Verdict {
     let on_their_way = coverage.starting + coverage.absent;
     if on_their_way == 0 {
         let pods = observed.replicas.max(coverage.stuck);
-        return from_demand(observed, coverage, Reason::Stuck { pods });
+        let reason = Reason::Stuck { pods, unscheduled: coverage.stuck_unscheduled };
+        return from_demand(observed, coverage, reason);
     }
     let (value, figures) = hold(trigger, observed);
     Verdict {
         outcome: Outcome::Value(thousandths(value).clamp(0.0, MAX_VALUE)),
-        reason: Reason::Starting { pods: on_their_way },
+        reason: Reason::Starting { pods: on_their_way, unscheduled: coverage.unscheduled },
         coverage,
         figures: Some(figures),
     }

@@ -77,6 +77,8 @@ pub enum Reason {
     Starting {
         /// How many.
         pods: u32,
+        /// How many of them the scheduler has no place for.
+        unscheduled: u32,
     },
     /// Nothing was ordered and nothing is left.
     AtZero,
@@ -111,6 +113,8 @@ pub enum Reason {
     Stuck {
         /// How many.
         pods: u32,
+        /// How many of them the scheduler has no place for.
+        unscheduled: u32,
     },
     /// A ScaledJob without a demand source.
     JobWithoutDemand,
@@ -120,17 +124,26 @@ fn plural(count: u32, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
+/// How many of them wait for a place, where some do.
+fn waiting(unscheduled: u32) -> String {
+    if unscheduled == 0 {
+        return String::new();
+    }
+    format!(" ({unscheduled} waiting to be scheduled)")
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Measured { replicas, filled, direction, metric, coverage } => {
-                let (reporting, replicas) = (coverage.reporting, plural(*replicas, "replica"));
+                let (reporting, ordered) = (coverage.reporting, plural(*replicas, "replica"));
                 let report = if reporting == 1 { "reports" } else { "report" };
-                write!(f, "{metric}: {reporting} of {replicas} {report}")?;
-                if *filled == 0 { Ok(()) } else { fmt_filled(f, *coverage, *direction) }
+                write!(f, "{metric}: {reporting} of {ordered} {report}")?;
+                if *filled == 0 { Ok(()) } else { fmt_filled(f, *replicas, *coverage, *direction) }
             }
-            Self::Starting { pods } => {
-                write!(f, "{} starting, none reports yet: nothing moves", plural(*pods, "pod"))
+            Self::Starting { pods, unscheduled } => {
+                let (pods, waiting) = (plural(*pods, "pod"), waiting(*unscheduled));
+                write!(f, "{pods} starting{waiting}, none reports yet: nothing moves")
             }
             Self::AtZero => f.write_str("no replicas ordered and no pods left"),
             Self::Demand => f.write_str("no pod is ready; the demand source decides"),
@@ -151,9 +164,10 @@ impl fmt::Display for Reason {
                 write!(f, "no fresh reading of {pods} ({names}{more}): {why}")
             }
             Self::Unsupported { metric, why, offers } => fmt_unsupported(f, *metric, why, *offers),
-            Self::Stuck { pods } => {
-                let pods = plural(*pods, "pod");
-                write!(f, "{pods} not ready for longer than coldStartTimeout, and no demand source")
+            Self::Stuck { pods, unscheduled } => {
+                let (pods, waiting) = (plural(*pods, "pod"), waiting(*unscheduled));
+                write!(f, "{pods} not ready for longer than coldStartTimeout{waiting}, ")?;
+                f.write_str("and no demand source")
             }
             Self::JobWithoutDemand => f.write_str(
                 "a ScaledJob is scaled by its demand source: set demandEndpoint and demandMetric",
@@ -163,16 +177,27 @@ impl fmt::Display for Reason {
 }
 
 /// Whose load is not known, and what was made of that.
-fn fmt_filled(f: &mut fmt::Formatter<'_>, coverage: Coverage, direction: Direction) -> fmt::Result {
-    let starting = coverage.starting + coverage.absent;
+fn fmt_filled(
+    f: &mut fmt::Formatter<'_>,
+    replicas: u32,
+    coverage: Coverage,
+    direction: Direction,
+) -> fmt::Result {
+    let unscheduled = coverage.unscheduled;
+    let starting = coverage.starting + coverage.absent - unscheduled;
     let missing = coverage.missing + coverage.unsupported;
-    let others = [(starting, "starting"), (missing, "missing")].into_iter();
+    let waiting = (unscheduled, "waiting to be scheduled");
+    let others = [waiting, (starting, "starting"), (missing, "missing")].into_iter();
     let others =
         others.filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}"));
     let others = others.collect::<Vec<_>>().join(" and ");
     match direction {
-        Direction::Up => write!(f, "; {others}, counted as idle, and still above the target"),
-        Direction::Down => write!(f, "; {others}, counted as at the target, and still below it"),
+        Direction::Up => {
+            write!(f, "; {others}, counted as idle, and even so all {replicas} are needed")
+        }
+        Direction::Down => {
+            write!(f, "; {others}, counted as at the target, and even so {replicas} are enough")
+        }
         Direction::Hold => write!(f, "; {others} could tip it either way, so nothing moves"),
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::answer::{Answers, Assessment, Question, Refusal};
-use gateway::directory::{Directory, Phase, Pod, ScaledKind, ScaledObject, Snapshot, Workload};
+use gateway::directory::{
+    DeclaredTrigger, Directory, Phase, Pod, ScaledKind, ScaledObject, Snapshot, Workload,
+};
 use gateway::fleet::{Fleet, Session};
 use gateway::trigger::observed::TargetType;
 use gateway::trigger::profile::Profiles;
@@ -22,43 +24,53 @@ use shared::time::Timestamp;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn at(seconds: f64) -> Timestamp {
+pub(crate) fn at(seconds: f64) -> Timestamp {
     Timestamp::START + Duration::from_secs_f64(seconds)
 }
 
 /// A gateway without sockets and clocks.
-struct World {
-    directory: Arc<Directory>,
-    fleet: Arc<Fleet>,
-    answers: Answers,
-    workloads: BTreeMap<WorkloadKey, Workload>,
-    target_type: TargetType,
+pub(crate) struct World {
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) answers: Answers,
+    pub(crate) workloads: BTreeMap<WorkloadKey, Workload>,
+    pub(crate) target_type: TargetType,
+    /// The triggers that every ScaledObject declares.
+    pub(crate) triggers: Arc<[DeclaredTrigger]>,
 }
 
-/// One pod as a case describes it: name, UID, node; ready since, or unready since.
+/// One pod as a case describes it: name, UID, node; ready since, or unready since; why the
+/// scheduler has no place for it.
 #[derive(Clone)]
-struct APod(&'static str, Option<&'static str>, Option<&'static str>, Result<Timestamp, Timestamp>);
+pub(crate) struct APod(
+    pub(crate) &'static str,
+    pub(crate) Option<&'static str>,
+    pub(crate) Option<&'static str>,
+    pub(crate) Result<Timestamp, Timestamp>,
+    pub(crate) Option<&'static str>,
+);
 
-fn ready(name: &'static str) -> APod {
-    APod(name, None, None, Ok(Timestamp::LONG_AGO))
+pub(crate) fn ready(name: &'static str) -> APod {
+    APod(name, None, None, Ok(Timestamp::LONG_AGO), None)
 }
 
 impl World {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (directory, fleet) = (Arc::new(Directory::default()), Arc::new(Fleet::default()));
         let profiles = Arc::new(Profiles::default());
         let answers = Answers::new(directory.clone(), fleet.clone(), profiles, Clock::start());
         directory.replace(Snapshot::default());
         assert!(answers.warm_up(), "nothing to wait for");
         let (workloads, target_type) = (BTreeMap::new(), TargetType::AverageValue);
-        Self { directory, fleet, answers, workloads, target_type }
+        let triggers = Arc::default();
+        Self { directory, fleet, answers, workloads, target_type, triggers }
     }
 
     /// The cluster now has `ml/NAME` with these pods, and a ScaledObject of the same name.
-    fn workload(&mut self, name: &str, replicas: u32, pods: &[APod], now: Timestamp) {
+    pub(crate) fn workload(&mut self, name: &str, replicas: u32, pods: &[APod], now: Timestamp) {
         let key =
             WorkloadKey { namespace: "ml".into(), kind: "Deployment".into(), name: name.into() };
-        let pods = pods.iter().map(|APod(name, uid, node, since)| Pod {
+        let pods = pods.iter().map(|APod(name, uid, node, since, unscheduled)| Pod {
             key: PodKey::new("ml", *name),
             uid: uid.map(Into::into),
             node: node.map(Into::into),
@@ -71,7 +83,7 @@ impl World {
             ready: since.is_ok(),
             since: since.unwrap_or_else(|since| since),
             beside: false,
-            unscheduled: None,
+            unscheduled: unscheduled.map(Into::into),
         });
         let pods: Vec<Arc<Pod>> = pods.map(Arc::new).collect();
         let seen = Workload {
@@ -95,17 +107,17 @@ impl World {
             min_replicas: Some(0),
             max_replicas: None,
             cooldown: None,
-            triggers: Arc::default(),
+            triggers: self.triggers.clone(),
         });
         let workloads: Vec<_> = self.workloads.values().cloned().map(Arc::new).collect();
         self.directory.replace(Snapshot::new(now, workloads, objects.collect(), |_| 60 * SECOND));
     }
 
-    fn agent(&self, node: &str) -> Session {
+    pub(crate) fn agent(&self, node: &str) -> Session {
         self.fleet.open(node.into(), SECOND, "test".into()).unwrap()
     }
 
-    fn assess(
+    pub(crate) fn assess(
         &self,
         name: &str,
         metadata: &[(&str, &str)],
@@ -132,13 +144,13 @@ impl World {
 }
 
 /// UUID, the pod that holds it (with its UID), and its utilisation.
-type ADevice<'a> = (&'a str, &'a str, Option<&'a str>, f64);
+pub(crate) type ADevice<'a> = (&'a str, &'a str, Option<&'a str>, f64);
 
 fn inventory(devices: &[ADevice<'_>]) -> Arc<Inventory> {
     let devices = devices.iter().zip(0..).map(|((uuid, pod, uid, _), index)| Device {
         uuid: (*uuid).into(),
         index,
-        name: "H100".into(),
+        name: "NVIDIA H100 80GB HBM3".into(),
         memory_total_mib: None,
         mig: None,
         holders: vec![Holder {
@@ -163,7 +175,7 @@ fn sample(devices: &[ADevice<'_>]) -> Sample {
     Sample { devices: devices.collect(), engines: Vec::new() }
 }
 
-fn push(agent: &Session, devices: &[ADevice<'_>], now: Timestamp) {
+pub(crate) fn push(agent: &Session, devices: &[ADevice<'_>], now: Timestamp) {
     agent.apply(&inventory(devices), sample(devices), now);
 }
 
@@ -173,7 +185,7 @@ fn push(agent: &Session, devices: &[ADevice<'_>], now: Timestamp) {
     clippy::cast_sign_loss,
     reason = "case figures are small"
 )]
-fn desired(value: f64, target: f64, replicas: u32) -> u32 {
+pub(crate) fn desired(value: f64, target: f64, replicas: u32) -> u32 {
     let ratio = value / (target * f64::from(replicas));
     if (1.0 - ratio).abs() <= 0.1 { replicas } else { (value / target).ceil() as u32 }
 }
@@ -281,8 +293,9 @@ fn o06_pods_that_load_a_model_neither_grow_nor_shrink_the_fleet() {
     for step in 0..20_u32 {
         let now = at(100.0 + 15.0 * f64::from(step));
         let loading = step < 16;
-        let young =
-            |name| APod(name, None, None, if loading { Err(at(100.0)) } else { Ok(at(340.0)) });
+        let young = |name| {
+            APod(name, None, None, if loading { Err(at(100.0)) } else { Ok(at(340.0)) }, None)
+        };
         world.workload("llm", 4, &[ready("a"), ready("b"), young("c"), young("d")], now);
         let (old, new) = if loading { (100.0, f64::from(step % 6)) } else { (50.0, 50.0) };
         push(
@@ -379,13 +392,14 @@ fn an_ended_session_takes_only_what_no_other_vouches_for() {
 fn a_ghost_of_a_moved_pod_is_not_counted_o18() {
     let asked = [("targetValue", "50")];
     let mut world = World::new();
-    let old = [ready("llm-1"), APod("llm-0", Some("uid-1"), Some("n1"), Ok(Timestamp::LONG_AGO))];
+    let old =
+        [ready("llm-1"), APod("llm-0", Some("uid-1"), Some("n1"), Ok(Timestamp::LONG_AGO), None)];
     world.workload("llm", 2, &old, at(0.0));
     let agents = ["n1", "n2", "n3"].map(|node| world.agent(node));
     push(&agents[0], &[("u1", "llm-0", Some("uid-1"), 85.0)], at(1.0));
     push(&agents[2], &[("u3", "llm-1", None, 85.0)], at(1.0));
     assert_eq!(world.value("llm", &asked, at(1.0)), Ok(170.0));
-    let moved = [ready("llm-1"), APod("llm-0", Some("uid-2"), Some("n2"), Ok(at(2.0)))];
+    let moved = [ready("llm-1"), APod("llm-0", Some("uid-2"), Some("n2"), Ok(at(2.0)), None)];
     world.workload("llm", 2, &moved, at(2.0));
     push(&agents[1], &[("u2", "llm-0", Some("uid-2"), 15.0)], at(2.0));
     push(&agents[0], &[("u1", "llm-0", Some("uid-1"), 85.0)], at(2.0));
@@ -418,12 +432,12 @@ fn a_window_counts_a_pod_once_however_often_it_was_ready() {
     let asked = [("targetValue", "50"), ("window", "6s")];
     let mut world = World::new();
     let agent = world.agent("n1");
-    let with_uid = |uid| APod("a", Some(uid), None, Ok(Timestamp::LONG_AGO));
+    let with_uid = |uid| APod("a", Some(uid), None, Ok(Timestamp::LONG_AGO), None);
     for (second, pod) in (0..).zip([
         ready("a"),
         ready("a"),
         ready("a"),
-        APod("a", None, None, Err(at(3.0))),
+        APod("a", None, None, Err(at(3.0)), None),
         ready("a"),
         ready("a"),
         with_uid("1"),
@@ -514,7 +528,12 @@ fn a_device_two_nodes_claim_is_counted_once_and_reported() {
     let conflicts = world.fleet.conflicts();
     assert_eq!((conflicts[0].uuid.as_str(), conflicts[0].nodes.len()), ("u1", 2));
     // The directory knows better.
-    world.workload("llm", 1, &[APod("a", None, Some("n1"), Ok(Timestamp::LONG_AGO))], at(5.0));
+    world.workload(
+        "llm",
+        1,
+        &[APod("a", None, Some("n1"), Ok(Timestamp::LONG_AGO), None)],
+        at(5.0),
+    );
     assert_eq!(world.value("llm", &asked, at(5.0)), Ok(10.0));
 }
 

@@ -270,7 +270,7 @@ fn one_of_four_engines_is_silent_o03() {
     assert_eq!(hpa(8.0, 5.0, 4), 2);
     assert_eq!(
         said.reason.to_string(),
-        "requests_waiting: 3 of 4 replicas report; 1 missing, counted as at the target, and still below it"
+        "requests_waiting: 3 of 4 replicas report; 1 missing, counted as at the target, and even so 4 are enough"
     );
 }
 

@@ -4,5 +4,6 @@
 
 mod cases;
 mod decision;
+mod explained;
 mod kube_index;
 mod layering;

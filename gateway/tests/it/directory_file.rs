@@ -161,6 +161,14 @@ async fn errors_at_the_start_name_the_place() {
             "workloads: [{namespace: ai, kind: D, name: a, replicas: 1}, {namespace: ai, kind: D, name: a, replicas: 2}]".into(),
             ["D ai/a", "twice"],
         ),
+        (
+            "workloads: [{namespace: ai, kind: D, name: w, replicas: 1, pods: [{name: p, ready: true, unscheduled: no GPU}]}]".into(),
+            ["pod p is ready", "unscheduled"],
+        ),
+        (
+            "workloads: [{namespace: ai, kind: D, name: w, replicas: 1, pods: [{name: p, ready: false, node: n1, unscheduled: no GPU}]}]".into(),
+            ["pod p is on a node", "unscheduled"],
+        ),
         ("workloads: []\nworkloads: []".into(), ["workloads", "line 2"]),
     ] {
         let error = match TestGateway::try_start(&text).await {

@@ -85,6 +85,7 @@ async fn metrics_are_what_prometheus_reads() {
         "gpu_gateway_agent_sessions 1",
         "gpu_gateway_uplink_messages_total",
         "gpu_gateway_node_devices{node=\"n1\"} 2",
+        "gpu_gateway_gpus_free{model=\"NVIDIA H100 80GB HBM3\"} 0",
         "gpu_gateway_trigger_value{namespace=\"ai\",scaledobject=\"vllm-so\",trigger=\"0\",metric=\"gpu_utilization\"} 140",
         "gpu_gateway_trigger_target{namespace=\"ai\",scaledobject=\"vllm-so\",trigger=\"0\",metric=\"gpu_utilization\"} 50",
         "method=\"GetMetrics\",code=\"INVALID_ARGUMENT\"",
@@ -178,7 +179,10 @@ async fn an_explanation_has_every_figure_of_the_decision() {
     let (gateway, _agent) = declared().await;
     let path = "/api/v1/scaledobjects/ai/vllm-so/explain";
     let whole = gateway.json(path).await;
-    assert_eq!(keys(&whole), names("namespace name target directoryAgeSeconds triggers"));
+    assert_eq!(
+        keys(&whole),
+        names("namespace name target directoryAgeSeconds startup gpusFree triggers")
+    );
     assert_eq!(whole["namespace"], "ai");
     assert_eq!(whole["name"], "vllm-so");
     assert_eq!(whole["target"], json!({"kind": "Deployment", "name": "vllm"}));

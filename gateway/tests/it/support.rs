@@ -25,7 +25,7 @@ use proto::uplink::agent_message::Body;
 use proto::uplink::uplink_client::UplinkClient;
 use proto::uplink::{AgentMessage, GatewayMessage, Hello, Welcome, gateway_message};
 use shared::frame::{
-    Device, DeviceSample, Engine, EngineSample, Holder, HolderSource, Inventory, Sample,
+    Device, DeviceSample, Engine, EngineSample, Holder, HolderSource, Inventory, Mig, Sample,
 };
 use shared::identity::PodKey;
 use shared::metric::Metric;
@@ -476,6 +476,18 @@ impl Gpu {
     /// The UID of its first holder.
     pub(crate) fn uid(mut self, uid: &str) -> Self {
         self.device.holders[0].uid = Some(uid.into());
+        self
+    }
+
+    /// Nobody holds it.
+    pub(crate) fn free(mut self) -> Self {
+        self.device.holders.clear();
+        self
+    }
+
+    /// A MIG instance cut from `parent`.
+    pub(crate) fn cut_from(mut self, parent: &str, profile: &str) -> Self {
+        self.device.mig = Some(Mig { parent: parent.into(), profile: profile.into() });
         self
     }
 
