@@ -188,7 +188,7 @@ async fn five_of_eight_pods_that_no_node_has_room_for_hold_or_shrink() {
     assert_eq!(ordered(560.0, 70.0), 8.0);
     let explained = gateway.explain("ml/so").await;
     let why = explained["pods"][7]["why"].as_str().expect("why it does not report");
-    assert!(why.starts_with("waiting for a GPU for it") && why.contains("nvidia.com/gpu"), "{why}");
+    assert!(why.starts_with("waiting for a GPU: ") && why.contains("nvidia.com/gpu"), "{why}");
     for n in 0..3 {
         agent.reads(&format!("GPU-ml-llm-{n}"), 20.0);
     }
