@@ -99,7 +99,7 @@ pub(super) struct Lane {
     /// Why the device cannot be read, since that reading.
     pub(super) failure: Option<Arc<str>>,
     /// What it was asked and has not answered.
-    asked: Option<(&'static str, Timestamp)>,
+    pub(super) asked: Option<(&'static str, Timestamp)>,
     /// What is read more rarely, by its own thread.
     pub(super) slow: Option<Read>,
     /// Its last XID, and when that was.
