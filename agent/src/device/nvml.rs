@@ -25,6 +25,7 @@ use tracing::warn;
 
 use super::{DeviceSource, Error, Observation};
 
+mod crew;
 mod events;
 mod fault;
 mod gauge;
@@ -94,6 +95,7 @@ impl Nvml {
             clock: Clock::start(),
             settings,
             state: State::default().into(),
+            threads: Arc::default(),
             ended: Condvar::new(),
         });
         let theirs = board.clone();
@@ -118,11 +120,24 @@ impl Nvml {
         let silence = state.asked.map(|since| self.board.clock.now().since(since));
         match silence.filter(|silence| *silence >= self.board.settings.silence) {
             // A session goes on without its keeper.
-            Some(silence) if state.session.is_none() || state.trouble.is_some() => {
-                let silence = silence.as_secs();
-                Some(format!("the NVIDIA driver is not answering for {silence} s").into())
+            Some(_) if state.session.is_none() || state.trouble.is_some() => {
+                Some(format!("the NVIDIA driver {}", self.not_answering()).into())
             }
             _ => state.trouble.clone(),
+        }
+    }
+
+    fn not_answering(&self) -> String {
+        let silence = self.board.settings.silence.as_secs();
+        format!("is not answering for {silence} s or more")
+    }
+
+    /// `why` without the seconds that pass: a node whose reason changes is sent anew.
+    fn uncounted(&self, why: &str) -> String {
+        let counted = why.split_once(" is not answering for ");
+        match counted.and_then(|(asked, time)| Some((asked, time.split_once(" s")?.1))) {
+            Some((asked, rest)) => format!("{asked} {}{rest}", self.not_answering()),
+            None => why.to_owned(),
         }
     }
 }
@@ -147,7 +162,7 @@ impl DeviceSource for Nvml {
                         .push(format!("GPU {index} has the UUID of another: {}", device.uuid));
                 }
                 Err(_) if trouble.is_some() => {}
-                Err(why) => complaints.push(format!("GPU {index}: {why}")),
+                Err(why) => complaints.push(format!("GPU {index}: {}", self.uncounted(&why))),
             }
         }
         if session.is_none() && complaints.is_empty() {

@@ -16,6 +16,8 @@ use crate::fake_nvml::{FakeNvml, gpu, machine};
 
 /// GPUs that are lost, hang, or are not what they should be.
 mod faults;
+/// Libraries and GPUs that change, or hang, while others are read.
+mod keeper_faults;
 /// Libraries that are missing, old, replaced or of another version.
 mod libraries;
 /// Readings that are wrong, old, or another GPU's.
