@@ -92,7 +92,7 @@ impl Read {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lane {
     pub(super) identity: Option<Identity>,
-    /// Its handle, for events.
+    /// Its handle, for events; 0 until it was met in this session.
     pub(super) handle: usize,
     /// The newest reading.
     pub(super) read: Option<Read>,

@@ -82,12 +82,13 @@ fn once<'nvml>(
     read_once(opened, past, now)
 }
 
-/// A GPU that answers here is not the one that failed at another index since its UUID was read.
+/// A GPU that answers here is not at another index, where it failed since or was before the
+/// library was opened.
 fn forget_elsewhere(session: &Session, index: usize, identity: &Identity) {
     for (other, lane) in session.lanes.iter().enumerate().filter(|(other, _)| *other != index) {
         let mut lane = lane.lock();
         let is_claimed = lane.identity.as_ref().is_some_and(|known| known.uuid == identity.uuid);
-        if is_claimed && lane.failure.is_some() {
+        if is_claimed && (lane.failure.is_some() || lane.handle == 0) {
             warn!(index, before = other, uuid = %identity.uuid, "GPU has another index now");
             lane.forget();
         }

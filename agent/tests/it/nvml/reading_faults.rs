@@ -102,6 +102,25 @@ fn a_gpu_that_answers_at_another_index_is_not_kept_as_failed_at_its_old_one() {
 }
 
 #[test]
+fn a_gpu_that_comes_in_front_and_hangs_does_not_hide_the_one_behind_it() {
+    let fake = FakeNvml::new(&machine(&[gpu("GPU-b", 20)]));
+    let mut source = open(&fake);
+    first(&mut source);
+    let hung = with(gpu("GPU-a", 10), "block", json!(["*"]));
+    let moved = with(gpu("GPU-b", 20), "temperature", json!(71));
+    fake.script(&machine(&[hung, moved]));
+    // The old handle knows it too, until the library is opened anew.
+    let is_live = |seen: &Observation| {
+        let behind = device(seen, "GPU-b").filter(|gpu| gpu.index == 1);
+        behind.and_then(|gpu| gpu.readings.value(Metric::Temperature)) == Some(71.0)
+    };
+    let seen = until(&mut source, is_live);
+    assert_eq!(seen.devices.len(), 1, "{seen:#?}");
+    fake.script(&machine(&[gpu("GPU-a", 10), gpu("GPU-b", 20)]));
+    until(&mut source, |seen| seen.devices.len() == 2 && seen.reason.is_none());
+}
+
+#[test]
 fn the_age_of_a_gpu_grows_while_it_hangs_and_after_it_failed() {
     let hung =
         |uuid, key: &str, extra| machine(&[gpu("GPU-a", 10), with(gpu(uuid, 20), key, extra)]);
