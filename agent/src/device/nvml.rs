@@ -21,7 +21,7 @@ use parking_lot::Condvar;
 use shared::process::Clock;
 use shared::time::Timestamp;
 use tokio::sync::oneshot;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::{DeviceSource, Error, Observation};
 
@@ -83,6 +83,8 @@ impl Default for Settings {
 pub struct Nvml {
     board: Arc<Board>,
     keeper: Option<JoinHandle<()>>,
+    /// What was logged as not answering: GPUs, and none for the driver itself.
+    silent: HashSet<Option<usize>>,
 }
 
 impl Nvml {
@@ -102,7 +104,7 @@ impl Nvml {
         let keeper =
             thread::Builder::new().name("nvml".into()).spawn(move || keeper::keep(&theirs));
         let keeper = keeper.map_err(|error| Error::Hardware(error.to_string().into()))?;
-        Ok(Self { board, keeper: Some(keeper) })
+        Ok(Self { board, keeper: Some(keeper), silent: HashSet::new() })
     }
 
     fn session(&self) -> Option<Arc<Session>> {
@@ -114,13 +116,33 @@ impl Nvml {
         View { now: self.board.clock.now(), silence, slow: slow * 3, trouble }
     }
 
+    /// Logs once that something hangs, and once that it does not any more.
+    fn log_silence(&mut self, session: Option<&Session>) {
+        let Settings { silence, .. } = self.board.settings;
+        let driver = self.board.state.lock().is_silent(self.board.clock, silence);
+        if driver && self.silent.insert(None) {
+            warn!("the NVIDIA driver is not answering");
+        } else if !driver && self.silent.remove(&None) {
+            info!("the NVIDIA driver answers again");
+        }
+        let Some(session) = session else { return };
+        for (index, lane) in session.lanes.iter().enumerate() {
+            let hangs = session.busy_for(index).is_some_and(|busy| busy >= silence);
+            let uuid = || lane.lock().identity.as_ref().map(|identity| identity.uuid.to_string());
+            if hangs && self.silent.insert(Some(index)) {
+                warn!(index, uuid = uuid(), "the NVIDIA driver is not answering for this GPU");
+            } else if session.is_free(index) && self.silent.remove(&Some(index)) {
+                info!(index, uuid = uuid(), "the NVIDIA driver answers again for this GPU");
+            }
+        }
+    }
+
     /// Why nothing is read, where nothing is.
     fn trouble(&self) -> Option<Arc<str>> {
         let state = self.board.state.lock();
-        let silence = state.asked.map(|since| self.board.clock.now().since(since));
-        match silence.filter(|silence| *silence >= self.board.settings.silence) {
+        match state.is_silent(self.board.clock, self.board.settings.silence) {
             // A session goes on without its keeper.
-            Some(_) if state.session.is_none() || state.trouble.is_some() => {
+            true if state.session.is_none() || state.trouble.is_some() => {
                 Some(format!("the NVIDIA driver {}", self.not_answering()).into())
             }
             _ => state.trouble.clone(),
@@ -149,8 +171,9 @@ impl DeviceSource for Nvml {
 
     fn observe(&mut self, _: Timestamp) -> Observation {
         let trouble = self.trouble();
-        let view = self.view(trouble.as_ref());
         let session = self.session();
+        self.log_silence(session.as_deref());
+        let view = self.view(trouble.as_ref());
         let mut observation = Observation::default();
         let mut complaints: Vec<String> = trouble.iter().map(ToString::to_string).collect();
         let mut uuids = HashSet::new();

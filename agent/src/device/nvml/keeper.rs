@@ -4,7 +4,6 @@
 //! the next begins; while there is none, the reason is known before anything is closed; where only
 //! the GPUs or the library are others now, nothing fails, but what was read grows older.
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -53,13 +52,20 @@ pub(super) struct State {
     /// Why nothing is read now.
     pub(super) trouble: Option<Arc<str>>,
     /// Since when the library has not answered the keeper.
-    pub(super) asked: Option<Timestamp>,
+    asked: Option<Timestamp>,
     /// Since when the library does not fit the driver.
     mismatch: Option<Timestamp>,
     /// Why this process can never read it.
     pub(super) hopeless: Option<Arc<str>>,
     /// Whether the source is being closed.
     pub(super) closing: bool,
+}
+
+impl State {
+    /// Whether the keeper has waited for the driver for `silence`.
+    pub(super) fn is_silent(&self, clock: Clock, silence: Duration) -> bool {
+        self.asked.is_some_and(|since| clock.now().since(since) >= silence)
+    }
 }
 
 /// Why the library was not opened, or was closed again.
@@ -87,11 +93,10 @@ impl Closed {
 /// Keeps the library open until the source is closed.
 pub(super) fn keep(board: &Arc<Board>) {
     let mut retry = RETRY.0;
-    let mut silent = HashSet::new();
     while !board.state.lock().closing {
         board.wait_for_room();
         let opened = board.clock.now();
-        let closed = keep_once(board, &mut silent);
+        let closed = keep_once(board);
         if board.clock.now().since(opened) > RETRY.1 {
             retry = RETRY.0;
         }
@@ -108,29 +113,44 @@ pub(super) fn keep(board: &Arc<Board>) {
 }
 
 /// One session, from opening the library to closing it.
-fn keep_once(board: &Arc<Board>, silent: &mut HashSet<usize>) -> Closed {
+fn keep_once(board: &Arc<Board>) -> Closed {
+    // In a thread of its own: what a library keeps for a thread would hold the library.
+    let (closed, library) = thread::scope(|scope| {
+        let thread = thread::Builder::new().name("nvml-opening".into());
+        let running = thread.spawn_scoped(scope, || open_and_serve(board));
+        let running = running.map_err(|error| format!("no thread for the NVIDIA driver: {error}"));
+        let ended = running
+            .and_then(|thread| thread.join().map_err(|_| "the NVIDIA thread has panicked".into()));
+        ended.unwrap_or_else(|why| (Closed::Why(why.into()), None))
+    });
+    // Before closing, which may hang.
+    board.tell(&closed);
+    if let Some(library) = library {
+        close(board, library);
+    }
+    closed
+}
+
+fn open_and_serve(board: &Arc<Board>) -> (Closed, Option<Arc<Library>>) {
     let path = board.settings.library.as_deref();
-    let library = match board.ask(|| Library::open(path)) {
-        Ok(library) => Arc::new(library),
+    match board.ask(|| Library::open(path)) {
+        Ok(library) => {
+            let library = Arc::new(library);
+            (serve(board, &library), Some(library))
+        }
         Err(error) => {
             let why = cannot_open(path.unwrap_or(Path::new(DEFAULT)), &error).into();
             let closed = match error {
                 NvmlError::LibRmVersionMismatch => Closed::Mismatch(why),
                 _ => Closed::Why(why),
             };
-            board.tell(&closed);
-            return closed;
+            (closed, None)
         }
-    };
-    let closed = serve(board, &library, silent);
-    // Before closing, which may hang.
-    board.tell(&closed);
-    close(board, library);
-    closed
+    }
 }
 
 /// Reads from `library` until there is a reason not to.
-fn serve(board: &Arc<Board>, library: &Arc<Library>, silent: &mut HashSet<usize>) -> Closed {
+fn serve(board: &Arc<Board>, library: &Arc<Library>) -> Closed {
     if library.file() != File::Same {
         return Closed::Mismatch(OLD.into());
     }
@@ -153,7 +173,7 @@ fn serve(board: &Arc<Board>, library: &Arc<Library>, silent: &mut HashSet<usize>
                 wait_for_readings(board, &session);
             }
             board.publish(&session);
-            watch(board, library, &session, &mut crew, silent)
+            watch(board, library, &session, &mut crew)
         }
         Err(why) => Closed::Why(why),
     };
@@ -207,13 +227,7 @@ fn wait_for_readings(board: &Board, session: &Session) {
 }
 
 /// Returns why the session is over.
-fn watch(
-    board: &Board,
-    library: &Arc<Library>,
-    session: &Session,
-    crew: &mut Crew,
-    silent: &mut HashSet<usize>,
-) -> Closed {
+fn watch(board: &Board, library: &Arc<Library>, session: &Session, crew: &mut Crew) -> Closed {
     let mut all_failed_since = None;
     let mut is_gone = false;
     loop {
@@ -240,7 +254,6 @@ fn watch(
         if let Err(why) = crew.complete(board.settings.slow) {
             return Closed::Why(why);
         }
-        note_silence(board, session, crew, silent);
         let now = board.clock.now();
         let mut lanes = session.lanes.iter().enumerate();
         let all_failed =
@@ -248,21 +261,6 @@ fn watch(
         all_failed_since = all_failed.then(|| all_failed_since.unwrap_or(now));
         if all_failed_since.is_some_and(|since| now.since(since) > board.settings.all_failed) {
             return Closed::Why("no GPU can be read".into());
-        }
-    }
-}
-
-/// Logs which devices hang, and which of them answer again, once each.
-fn note_silence(board: &Board, session: &Session, crew: &Crew, silent: &mut HashSet<usize>) {
-    for (index, lane) in session.lanes.iter().enumerate() {
-        let busy = session.busy_for(index);
-        let hangs = busy.is_some_and(|busy| busy >= board.settings.silence) || !crew.reads(index);
-        let identity = lane.lock().identity.clone();
-        let uuid = identity.map_or_else(|| "unknown".into(), |identity| identity.uuid.to_string());
-        if hangs && silent.insert(index) {
-            warn!(index, uuid, "the NVIDIA driver is not answering for this GPU");
-        } else if !hangs && busy.is_none() && silent.remove(&index) {
-            info!(index, uuid, "the NVIDIA driver answers again for this GPU");
         }
     }
 }

@@ -99,6 +99,11 @@ impl Session {
         Some(self.clock.now().since(busy))
     }
 
+    /// Whether the device at `index` has answered all that it was asked.
+    pub(super) fn is_free(&self, index: usize) -> bool {
+        self.rounds.lock().threads.get(index).is_some_and(|turn| turn.is_free)
+    }
+
     /// Waits for `time`, or the end if that comes first; says whether there is more to do.
     pub(super) fn sleep(&self, time: Duration) -> bool {
         let mut rounds = self.rounds.lock();

@@ -220,7 +220,9 @@ fn a_hang_is_logged_once_and_so_is_its_end_and_its_reason_stays_the_same() {
     let fake = FakeNvml::new(&machine(&[gpu("GPU-a", 70), gpu(uuid, 80)]));
     let mut source = open(&fake);
     first(&mut source);
-    fake.script(&machine(&[gpu("GPU-a", 70), hung(uuid)]));
+    // The library as a whole hangs with it.
+    let hangs = machine(&[gpu("GPU-a", 70), hung(uuid)]);
+    fake.script(&with(hangs, "block", json!(["nvmlDeviceGetCount_v2"])));
     wait_until(&mut source, || log.count("is not answering for this GPU", uuid) > 0);
     fake.script(&machine(&[gpu("GPU-a", 70), gpu(uuid, 80)]));
     wait_until(&mut source, || log.count("answers again for this GPU", uuid) > 0);
