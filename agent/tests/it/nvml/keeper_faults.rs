@@ -44,6 +44,22 @@ fn a_driver_upgrade_is_noticed_where_the_loader_found_the_library() {
 }
 
 #[test]
+fn a_relative_path_of_any_name_is_watched() {
+    let fake = FakeNvml::new(&machine(&[gpu("GPU-a", 70)]));
+    let folder = fake.path().parent().unwrap().to_owned();
+    fs::copy(fake.path(), folder.join("nvml.so")).unwrap();
+    let library = ["--nvml-library", "./nvml.so"];
+    let mut command = agent(["serve", "--http-listen", "127.0.0.1:0"]);
+    command.args(library).current_dir(&folder);
+    command.env("FAKE_NVML_SCRIPT", folder.join("libnvidia-ml.so.1.json"));
+    let mut running = Running::start(command);
+    running.wait_for("NVIDIA's library is open");
+    fs::rename(fake.path(), folder.join("nvml.so")).unwrap();
+    running.wait_for("NVIDIA's library was replaced");
+    running.wait_for("NVIDIA's library is open");
+}
+
+#[test]
 fn a_library_that_stays_away_is_missed() {
     let fake = FakeNvml::new(&machine(&[gpu("GPU-a", 70)]));
     let mut source = open(&fake);
