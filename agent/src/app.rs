@@ -28,6 +28,9 @@ use crate::owner::file::HoldersFile;
 use crate::uplink::Uplink;
 use crate::uplink::address::Gateway;
 
+/// How long the hardware is waited for before the pages are served without it.
+const FIRST_LOOK: Duration = Duration::from_secs(5);
+
 /// How long a client of the local pages may take to leave.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -95,9 +98,13 @@ impl App {
         let clock = Clock::start();
         let mut first = None;
         if self.gateways.is_empty() {
-            let look = local::first(&mut self.collector, clock);
-            let Some(taken) = shutdown.run_until_cancelled(look).await else { return Ok(()) };
-            first = Some(Arc::new(taken?));
+            let look = local::first(&mut self.collector, clock, FIRST_LOOK);
+            match shutdown.run_until_cancelled(look).await {
+                None => return Ok(()),
+                Some(Ok(taken)) => first = Some(Arc::new(taken)),
+                Some(Err(nothing)) if nothing.is_known => return Err(nothing.into()),
+                Some(Err(nothing)) => warn!(reason = %nothing, "nothing to serve yet"),
+            }
         }
         let (newest, frames) = watch::channel(first);
         let serving = shutdown.child_token();

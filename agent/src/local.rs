@@ -49,8 +49,12 @@ pub enum Format {
 
 /// Why there is nothing to show, in one sentence.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Nothing(Arc<str>);
+#[error("{why}")]
+pub struct Nothing {
+    why: Arc<str>,
+    /// Whether the source said so, rather than nothing yet.
+    pub is_known: bool,
+}
 
 /// How old a reading may be at `interval` and still be shown.
 pub fn stale_after(interval: Duration) -> Duration {
@@ -67,15 +71,29 @@ pub fn render(format: Format, taken: &Taken, now: Timestamp, stale_after: Durati
     }
 }
 
-/// The first complete look at the node.
+/// The first complete look at the node; hardware that says nothing yet is waited for until
+/// `patience` is over.
 ///
 /// # Errors
 /// When there is nothing to show.
-pub async fn first(collector: &mut Collector, clock: Clock) -> Result<Taken, Nothing> {
-    let taken = collector.first(clock).await;
-    let inventory = &taken.frame.inventory;
-    if !inventory.devices.is_empty() || !inventory.engines.is_empty() {
-        return Ok(taken);
+pub async fn first(
+    collector: &mut Collector,
+    clock: Clock,
+    patience: Duration,
+) -> Result<Taken, Nothing> {
+    let until = clock.now() + patience;
+    loop {
+        // What was taken before that may be from before there was something to say.
+        let is_known = collector.source.is_ready();
+        let taken = collector.first(clock).await;
+        let inventory = &taken.frame.inventory;
+        if !inventory.devices.is_empty() || !inventory.engines.is_empty() {
+            return Ok(taken);
+        }
+        if is_known || clock.now() >= until {
+            let none = || "the source has no devices".into();
+            let why = inventory.reason.clone().unwrap_or_else(none);
+            return Err(Nothing { why, is_known });
+        }
     }
-    Err(Nothing(inventory.reason.clone().unwrap_or_else(|| "the source has no devices".into())))
 }

@@ -28,6 +28,9 @@ const PCIE_WINDOW: Duration = Duration::from_millis(20);
 const SAMPLE_EVERY_US: u64 = 1_000_000 / 6;
 const RING: u64 = 100;
 
+/// Steps of the energy counter in a second.
+const TICKS: f64 = 10.0;
+
 /// Functions that find one value and write it.
 macro_rules! getters {
     ($($(#[$doc:meta])* $function:ident -> $type:ty = |$gpu:ident| $value:expr;)*) => { $(
@@ -54,9 +57,9 @@ getters! {
     });
     /// Milliwatts.
     nvmlDeviceGetPowerUsage -> c_uint = |gpu| gpu.power;
-    /// Millijoules since this library was loaded.
+    /// Millijoules since this library was loaded, in steps as of a real counter.
     nvmlDeviceGetTotalEnergyConsumption -> c_ulonglong =
-        |gpu| gpu.energy_rate.map(|milliwatts| (milliwatts * since_start().as_secs_f64()) as u64);
+        |gpu| gpu.energy_rate.map(|milliwatts| (milliwatts * energy_ticks() / TICKS) as u64);
     /// Bits, under their old name.
     nvmlDeviceGetCurrentClocksThrottleReasons -> c_ulonglong = |gpu| gpu.throttle;
     /// Bits, under their new name.
@@ -261,7 +264,7 @@ fn wall_clock_us() -> u64 {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the energy counter runs by itself")]
-fn since_start() -> Duration {
+fn energy_ticks() -> f64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-    START.elapsed()
+    (START.elapsed().as_secs_f64() * TICKS).floor()
 }

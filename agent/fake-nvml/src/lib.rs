@@ -8,7 +8,7 @@
 //!
 //! Strict where the real library is: nothing works before `nvmlInit`, version words and buffer
 //! sizes are checked, unknown handles are refused, samples are those after the given time stamp,
-//! PCIe counters take their 20 ms.
+//! PCIe counters take their 20 ms, the energy counter steps ten times a second.
 
 /// Functions on one GPU.
 mod device;

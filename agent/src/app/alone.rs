@@ -3,11 +3,13 @@
 //! Guarantees: a node with nothing to show is an error; the source is closed before the end, but
 //! hardware that hangs keeps nobody from ending.
 
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use shared::process::Clock;
 use shared::time::Timestamp;
 use tokio::sync::watch;
@@ -26,7 +28,7 @@ use crate::local::{self, Format, render, stale_after};
 
 /// How long the driver may take to answer at all.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
-/// How long to wait for a device that does not answer until that can be said of it.
+/// How long to wait for hardware that does not answer until that can be said of it.
 const SILENT_AFTER: Duration = Duration::from_secs(15);
 /// How long closing the source may take.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
@@ -39,7 +41,7 @@ pub async fn snapshot(config: ReadConfig, format: Format) -> anyhow::Result<Stri
     let stale_after = stale_after(config.interval);
     let mut collector = collector(config)?;
     let clock = Clock::start();
-    let first = local::first(&mut collector, clock).await;
+    let first = local::first(&mut collector, clock, SILENT_AFTER).await;
     close(collector).await;
     let taken = first?;
     Ok(render(format, &taken, taken.at, stale_after))
@@ -68,7 +70,8 @@ pub async fn top(
 /// Records the node to `file` until `shutdown`, for at most `length`; returns the number of lines.
 ///
 /// # Errors
-/// When the source cannot be opened, there is nothing to record, or it cannot be written.
+/// When the source cannot be opened, there is nothing to record, or it cannot be written, also
+/// because it is what is read.
 pub async fn record(
     config: ReadConfig,
     file: &Path,
@@ -77,6 +80,13 @@ pub async fn record(
     shutdown: CancellationToken,
 ) -> anyhow::Result<u64> {
     let interval = config.interval;
+    let replayed = match &config.source {
+        SourceSpec::Replay(path) => Some(path),
+        SourceSpec::Nvml { .. } | SourceSpec::Simulated(_) => None,
+    };
+    if replayed.into_iter().chain(&config.holders).any(|read| is_same_file(read, file)) {
+        bail!("recording {}: it is read from; name another file to write", file.display());
+    }
     let Some(running) = Running::start(config, &shutdown).await? else { return Ok(0) };
     // Only now is it known that there is something to record.
     let mut recording = Recording::create(file, force)?;
@@ -85,6 +95,15 @@ pub async fn record(
     followed?;
     info!(file = %file.display(), lines = recording.lines(), "recorded");
     Ok(recording.lines())
+}
+
+/// Whether both names are of one file, however they are written.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| {
+        let file = std::fs::metadata(path).ok().filter(Metadata::is_file)?;
+        Some((file.dev(), file.ino()))
+    };
+    identity(one).is_some_and(|one| Some(one) == identity(other))
 }
 
 /// A collector whose first look is over, in a task of its own.
@@ -102,7 +121,7 @@ impl Running {
     ) -> anyhow::Result<Option<Self>> {
         let mut collector = collector(config)?;
         let clock = Clock::start();
-        let first = local::first(&mut collector, clock);
+        let first = local::first(&mut collector, clock, SILENT_AFTER);
         match shutdown.run_until_cancelled(first).await {
             None => return Ok(None),
             Some(Err(nothing)) => {

@@ -21,10 +21,11 @@ use parking_lot::Condvar;
 use shared::process::Clock;
 use shared::time::Timestamp;
 use tokio::sync::oneshot;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::{DeviceSource, Error, Observation};
 
+mod crew;
 mod events;
 mod fault;
 mod gauge;
@@ -82,6 +83,8 @@ impl Default for Settings {
 pub struct Nvml {
     board: Arc<Board>,
     keeper: Option<JoinHandle<()>>,
+    /// What was logged as not answering: GPUs, and none for the driver itself.
+    silent: HashSet<Option<usize>>,
 }
 
 impl Nvml {
@@ -94,13 +97,14 @@ impl Nvml {
             clock: Clock::start(),
             settings,
             state: State::default().into(),
+            threads: Arc::default(),
             ended: Condvar::new(),
         });
         let theirs = board.clone();
         let keeper =
             thread::Builder::new().name("nvml".into()).spawn(move || keeper::keep(&theirs));
         let keeper = keeper.map_err(|error| Error::Hardware(error.to_string().into()))?;
-        Ok(Self { board, keeper: Some(keeper) })
+        Ok(Self { board, keeper: Some(keeper), silent: HashSet::new() })
     }
 
     fn session(&self) -> Option<Arc<Session>> {
@@ -112,17 +116,50 @@ impl Nvml {
         View { now: self.board.clock.now(), silence, slow: slow * 3, trouble }
     }
 
+    /// Logs once that something hangs, and once that it does not any more.
+    fn log_silence(&mut self, session: Option<&Session>) {
+        let Settings { silence, .. } = self.board.settings;
+        let driver = self.board.state.lock().is_silent(self.board.clock, silence);
+        if driver && self.silent.insert(None) {
+            warn!("the NVIDIA driver is not answering");
+        } else if !driver && self.silent.remove(&None) {
+            info!("the NVIDIA driver answers again");
+        }
+        let Some(session) = session else { return };
+        for (index, lane) in session.lanes.iter().enumerate() {
+            let hangs = session.busy_for(index).is_some_and(|busy| busy >= silence);
+            let uuid = || lane.lock().identity.as_ref().map(|identity| identity.uuid.to_string());
+            if hangs && self.silent.insert(Some(index)) {
+                warn!(index, uuid = uuid(), "the NVIDIA driver is not answering for this GPU");
+            } else if session.is_free(index) && self.silent.remove(&Some(index)) {
+                info!(index, uuid = uuid(), "the NVIDIA driver answers again for this GPU");
+            }
+        }
+    }
+
     /// Why nothing is read, where nothing is.
     fn trouble(&self) -> Option<Arc<str>> {
         let state = self.board.state.lock();
-        let silence = state.asked.map(|since| self.board.clock.now().since(since));
-        match silence.filter(|silence| *silence >= self.board.settings.silence) {
+        match state.is_silent(self.board.clock, self.board.settings.silence) {
             // A session goes on without its keeper.
-            Some(silence) if state.session.is_none() || state.trouble.is_some() => {
-                let silence = silence.as_secs();
-                Some(format!("the NVIDIA driver is not answering for {silence} s").into())
+            true if state.session.is_none() || state.trouble.is_some() => {
+                Some(format!("the NVIDIA driver {}", self.not_answering()).into())
             }
             _ => state.trouble.clone(),
+        }
+    }
+
+    fn not_answering(&self) -> String {
+        let silence = self.board.settings.silence.as_secs();
+        format!("is not answering for {silence} s or more")
+    }
+
+    /// `why` without the seconds that pass: a node whose reason changes is sent anew.
+    fn uncounted(&self, why: &str) -> String {
+        let counted = why.split_once(" is not answering for ");
+        match counted.and_then(|(asked, time)| Some((asked, time.split_once(" s")?.1))) {
+            Some((asked, rest)) => format!("{asked} {}{rest}", self.not_answering()),
+            None => why.to_owned(),
         }
     }
 }
@@ -134,8 +171,9 @@ impl DeviceSource for Nvml {
 
     fn observe(&mut self, _: Timestamp) -> Observation {
         let trouble = self.trouble();
-        let view = self.view(trouble.as_ref());
         let session = self.session();
+        self.log_silence(session.as_deref());
+        let view = self.view(trouble.as_ref());
         let mut observation = Observation::default();
         let mut complaints: Vec<String> = trouble.iter().map(ToString::to_string).collect();
         let mut uuids = HashSet::new();
@@ -147,7 +185,7 @@ impl DeviceSource for Nvml {
                         .push(format!("GPU {index} has the UUID of another: {}", device.uuid));
                 }
                 Err(_) if trouble.is_some() => {}
-                Err(why) => complaints.push(format!("GPU {index}: {why}")),
+                Err(why) => complaints.push(format!("GPU {index}: {}", self.uncounted(&why))),
             }
         }
         if session.is_none() && complaints.is_empty() {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::view::View;
 use super::{json, stale_after};
@@ -103,8 +104,8 @@ impl Recording {
         Ok(())
     }
 
-    /// Writes every frame of `newest`, taken every `interval`, until there are no more or one is
-    /// `length` later than the first.
+    /// Writes every frame of `newest`, taken every `interval`, until there are no more or `length`
+    /// has passed since the first.
     ///
     /// # Errors
     /// When a line cannot be written.
@@ -115,8 +116,13 @@ impl Recording {
         length: Option<Duration>,
     ) -> Result<(), Error> {
         let mut start = None;
-        while newest.changed().await.is_ok() {
+        let mut end = None;
+        while is_changed_before(end, &mut newest).await {
             let Some(taken) = newest.borrow_and_update().clone() else { continue };
+            if start.is_none() {
+                // Too far away to be told is never.
+                end = length.and_then(|length| Instant::now().checked_add(length));
+            }
             let after = taken.at.since(*start.get_or_insert(taken.at));
             if length.is_some_and(|length| after >= length) {
                 return Ok(());
@@ -126,5 +132,14 @@ impl Recording {
             self.append(&json::line(&view, at_ms))?;
         }
         Ok(())
+    }
+}
+
+/// Whether there is a newer frame before `end`.
+async fn is_changed_before(end: Option<Instant>, newest: &mut watch::Receiver<Newest>) -> bool {
+    let changed = newest.changed();
+    match end {
+        Some(end) => matches!(tokio::time::timeout_at(end, changed).await, Ok(Ok(()))),
+        None => changed.await.is_ok(),
     }
 }

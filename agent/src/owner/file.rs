@@ -1,7 +1,8 @@
 //! The holders file: device UUID → holders, read again when it changes.
 //!
 //! Guarantees: a file that is broken at the start is an error; one that breaks later leaves the
-//! last good state in force and is named once per change.
+//! last good state in force and is named once per change; a file that is still being written is
+//! not taken for what it will say.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -19,11 +20,18 @@ use crate::device::holder;
 /// Time between two looks at the file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// Time until a file that changed is looked at again: one that is saved in place is empty, or half
+/// there, for a moment.
+const SETTLES_IN: Duration = Duration::from_millis(250);
+
 /// Bytes a holders file may have.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// Device, inode, length, and time of the last change.
 type Stamp = (u64, u64, u64, i64, i64);
+
+/// What one look at the file found: its text, or why it cannot be read.
+type Seen = Result<(Stamp, String), String>;
 
 /// Why a holders file was refused.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +59,8 @@ pub struct HoldersFile {
     path: PathBuf,
     stamp: Option<Stamp>,
     looked: Timestamp,
+    /// A change that only one look saw.
+    changing: Option<Seen>,
     declared: Declared,
 }
 
@@ -65,13 +75,16 @@ impl HoldersFile {
             path: path.to_owned(),
             stamp: Some(stamp),
             looked: Timestamp::LONG_AGO,
+            changing: None,
             declared,
         })
     }
 
-    /// What the file says at `now`; it is looked at about once a second.
+    /// What the file says at `now`; it is looked at about once a second, and a change counts once
+    /// two looks saw the same.
     pub fn declared(&mut self, now: Timestamp) -> &Declared {
-        if now.since(self.looked) >= LOOK_EVERY {
+        let pause = if self.changing.is_some() { SETTLES_IN } else { LOOK_EVERY };
+        if now.since(self.looked) >= pause {
             self.looked = now;
             self.look();
         }
@@ -81,10 +94,18 @@ impl HoldersFile {
     fn look(&mut self) {
         let found = std::fs::metadata(&self.path).ok().as_ref().map(stamp);
         if found == self.stamp {
+            self.changing = None;
             return;
         }
+        let seen = text(&self.path);
+        let told = seen.as_ref().map_err(ToString::to_string).cloned();
+        if self.changing.as_ref() != Some(&told) {
+            self.changing = Some(told);
+            return;
+        }
+        self.changing = None;
         self.stamp = found;
-        match read(&self.path) {
+        match seen.and_then(|(stamp, text)| Ok((stamp, parsed(&self.path, &text)?))) {
             Ok((stamp, declared)) => {
                 let file = self.path.display();
                 info!(%file, devices = declared.len(), "holders file read again");
@@ -103,14 +124,22 @@ fn stamp(metadata: &Metadata) -> Stamp {
 }
 
 fn read(path: &Path) -> Result<(Stamp, Declared), Error> {
+    let (stamp, text) = text(path)?;
+    Ok((stamp, parsed(path, &text)?))
+}
+
+fn text(path: &Path) -> Result<(Stamp, String), Error> {
     let read = |error| Error::Read { path: path.to_owned(), error };
-    let broken = |why| Error::Broken { path: path.to_owned(), why };
     let metadata = std::fs::metadata(path).map_err(read)?;
     if metadata.len() > MAX_BYTES {
-        return Err(broken(format!("more than {MAX_BYTES} bytes")));
+        let why = format!("more than {MAX_BYTES} bytes");
+        return Err(Error::Broken { path: path.to_owned(), why });
     }
-    let text = std::fs::read_to_string(path).map_err(read)?;
-    Ok((stamp(&metadata), parse(&text).map_err(broken)?))
+    Ok((stamp(&metadata), std::fs::read_to_string(path).map_err(read)?))
+}
+
+fn parsed(path: &Path, text: &str) -> Result<Declared, Error> {
+    parse(text).map_err(|why| Error::Broken { path: path.to_owned(), why })
 }
 
 /// Reads the text of a holders file, YAML or JSON.
@@ -119,7 +148,13 @@ fn read(path: &Path) -> Result<(Stamp, Declared), Error> {
 /// What is wrong and what would be right.
 pub fn parse(text: &str) -> Result<Declared, String> {
     const FORM: &str = "write UUID: [{namespace: …, pod: …}]";
-    let value = serde_saphyr::from_str(text).map_err(|error| format!("{error}; {FORM}"))?;
+    // The end of a message that is meant for programmers.
+    const NOT_OURS: &str = ", set DuplicateKeyPolicy in Options if acceptable";
+    if text.trim().is_empty() {
+        return Err(format!("it is empty; {FORM}, or {{}} for no holders at all"));
+    }
+    let value = serde_saphyr::from_str(text);
+    let value = value.map_err(|error| format!("{error}; {FORM}").replace(NOT_OURS, ""))?;
     let devices = match value {
         Value::Object(devices) => devices,
         Value::Null => return Ok(Declared::new()),

@@ -92,6 +92,52 @@ fn no_hardware_is_one_sentence_and_exit_code_1() {
 }
 
 #[tokio::test]
+async fn a_driver_that_starts_slowly_is_waited_for() {
+    let slow = json!({"block": ["nvmlInit_v2"], "gpus": [gpu("GPU-0a", 93)]});
+    let node = Node::new(&slow);
+    let file = node.file("recording.jsonl");
+    let once = [
+        &["snapshot"][..],
+        &["top", "--once"],
+        &["record", &file, "--interval", "100ms", "--for", "1ms"],
+    ];
+    let once = once.map(|command| Running::start(node.agent(command)));
+    let serve = ["serve", "--http-listen", "127.0.0.1:0", "--interval", "100ms"];
+    let mut serve = Running::start(node.agent(&serve));
+    // It serves without, as an agent that pushes would.
+    let address = serve.http();
+    assert!(get(&address, "/healthz").0.starts_with("HTTP/1.1 "));
+
+    node.fake.script(&machine(&[gpu("GPU-0a", 93)]));
+    for mut running in once {
+        let (status, log) = running.end();
+        assert!(status.success(), "{status}\n{log}");
+    }
+    let start = Instant::now();
+    while !get(&address, "/api/v1/devices").1.contains("\"gpu_utilization\":93") {
+        assert!(start.elapsed() < PATIENCE, "{}", get(&address, "/healthz").1);
+        sleep(Duration::from_millis(50)).await;
+    }
+    serve.signal("TERM");
+    let (status, log) = serve.end();
+    assert!(status.success(), "{status}\n{log}");
+}
+
+#[test]
+fn a_driver_that_does_not_answer_at_all_is_named_by_every_command() {
+    let node = Node::new(&json!({"block": ["nvmlInit_v2"]}));
+    let file = node.file("recording.jsonl");
+    let commands = [&["snapshot"][..], &["top", "--once"], &["record", &file]];
+    let running = commands.map(|command| Running::start(node.agent(command)));
+    for mut running in running {
+        let (status, log) = running.end();
+        assert_eq!(status.code(), Some(1), "{log}");
+        assert!(log.contains("gpu-agent: the NVIDIA driver is not answering for "), "{log}");
+    }
+    assert!(!Path::new(&file).exists());
+}
+
+#[tokio::test]
 async fn the_local_pages_follow_the_hardware_and_name_what_was_lost() {
     let node = Node::new(&machine(&[gpu("GPU-0a", 93), gpu("GPU-0b", 40)]));
     let serve = ["serve", "--http-listen", "127.0.0.1:0", "--interval", "100ms"];

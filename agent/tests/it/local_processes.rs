@@ -208,6 +208,40 @@ fn a_recording_has_a_line_per_tick_and_ends_when_it_is_long_enough() {
 }
 
 #[test]
+fn a_recording_ends_on_time_between_two_frames() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("recording.jsonl");
+    let mut command = agent(["record", "--source", SIMULATED, "--interval", "60s"]);
+    command.args(["--for", "100ms"]).arg(&file);
+    // The next frame would be later than the test's patience.
+    let (status, log) = Running::start(command).end();
+    assert!(status.success(), "{status}\n{log}");
+    assert_eq!(lines(&file).len(), 1);
+}
+
+#[test]
+fn a_recording_does_not_overwrite_what_it_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, link] = ["recording.jsonl", "link.jsonl"].map(|name| folder.path().join(name));
+    let holders = folder.path().join("holders.yaml");
+    let text = fs::read_to_string(NODE).unwrap();
+    fs::write(&file, &text).unwrap();
+    fs::write(&holders, "{}").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let source = format!("replay:{}", file.display());
+    for written in [&file, &link, &holders] {
+        let mut command = agent(["record", "--force", "--source", &source, "--holders"]);
+        let (_, log) = ended(1, command.arg(&holders).arg(written).args(["--for", "1ms"]));
+        let written = written.display();
+        let expected = format!(
+            "gpu-agent: recording {written}: it is read from; name another file to write\n"
+        );
+        assert_eq!(log, expected);
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), text, "nothing of it is lost");
+}
+
+#[test]
 fn a_recording_ends_cleanly_when_told() {
     for signal in ["INT", "TERM"] {
         let folder = tempfile::tempdir().unwrap();

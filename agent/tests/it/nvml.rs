@@ -16,8 +16,12 @@ use crate::fake_nvml::{FakeNvml, gpu, machine};
 
 /// GPUs that are lost, hang, or are not what they should be.
 mod faults;
+/// Libraries and GPUs that change, or hang, while others are read.
+mod keeper_faults;
 /// Libraries that are missing, old, replaced or of another version.
 mod libraries;
+/// Readings that are wrong, old, or another GPU's.
+mod reading_faults;
 
 /// How long anything may take before a test fails; nothing is expected to take that long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -160,7 +164,7 @@ fn power_is_that_of_the_energy_counter_where_there_is_one() {
 
 #[test]
 fn a_gpu_that_shares_the_hosts_memory_shows_the_hosts_and_says_so() {
-    let mut shared = gpu("GPU-a", 5);
+    let mut shared = with(gpu("GPU-a", 5), "name", json!("NVIDIA GB10"));
     shared.as_object_mut().unwrap().remove("memory");
     let fake = FakeNvml::new(&machine(&[shared]));
     let seen = first(&mut open(&fake));

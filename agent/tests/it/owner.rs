@@ -123,7 +123,9 @@ fn a_holders_file_is_yaml_or_json_and_decides_for_the_devices_it_names() {
         assert_eq!(owners[0].holders[0].source, HolderSource::File);
         assert_eq!(owners[1].holders[0].pod, PodKey::new("ai", "old"));
     }
-    assert!(parse("").unwrap().is_empty());
+    for nothing in ["{}", "# nobody yet\n"] {
+        assert!(parse(nothing).unwrap().is_empty());
+    }
     assert!(parse("GPU-a: []").unwrap()["GPU-a"].is_empty());
 }
 
@@ -142,8 +144,12 @@ fn a_broken_holders_file_is_refused_with_what_is_wrong() {
             "the shares of its pods add up to 2",
         ),
         ("GPU-a: [", "write UUID:"),
+        ("", "it is empty; write UUID: [{namespace: …, pod: …}], or {} for no holders at all"),
+        (" \n", "it is empty"),
+        ("GPU-a: []\nGPU-a: []\n", "duplicate mapping key: GPU-a"),
     ] {
         let error = parse(text).unwrap_err();
+        assert!(!error.contains("DuplicateKeyPolicy"), "{error}");
         assert!(error.contains(expected), "{text}\n  said {error}\n  not  {expected}");
     }
 }
@@ -161,16 +167,60 @@ fn a_holders_file_is_read_again_and_a_broken_one_changes_nothing() {
 
     std::fs::write(&path, "GPU-a: [{namespace: ai, pod: second}]").unwrap();
     assert_eq!(pod(&mut file, 999).name.as_ref(), "one", "looked at once a second");
-    assert_eq!(pod(&mut file, 1_000).name.as_ref(), "second");
+    assert_eq!(pod(&mut file, 1_000).name.as_ref(), "one", "it may not be all there yet");
+    assert_eq!(pod(&mut file, 1_250).name.as_ref(), "second");
 
     std::fs::write(&path, "nonsense").unwrap();
     let (_, log) = logged(|| {
-        assert_eq!(pod(&mut file, 2_000).name.as_ref(), "second");
-        assert_eq!(pod(&mut file, 3_000).name.as_ref(), "second");
+        for now in [2_250, 2_500, 3_500, 3_750, 4_750] {
+            assert_eq!(pod(&mut file, now).name.as_ref(), "second");
+        }
     });
     assert_eq!(log.lines().count(), 1, "{log}");
     assert!(log.contains("holders file is broken, keeping what it said before"), "{log}");
 
     std::fs::write(&path, "GPU-a: [{namespace: ai, pod: fourth}]").unwrap();
-    assert_eq!(pod(&mut file, 4_000).name.as_ref(), "fourth");
+    pod(&mut file, 6_000);
+    assert_eq!(pod(&mut file, 6_250).name.as_ref(), "fourth");
+}
+
+#[test]
+fn a_holders_file_that_is_being_saved_in_place_drops_no_holder() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("holders.yaml");
+    let write = |text: &str| std::fs::write(&path, text).unwrap();
+    let both = "GPU-a: [{namespace: ai, pod: one}]\nGPU-b: [{namespace: ai, pod: two}]\n";
+    write(both);
+    let mut file = HoldersFile::open(&path).unwrap();
+    let mut pods = |now| {
+        let declared = file.declared(at(now));
+        ["GPU-a", "GPU-b"].map(|uuid| declared.get(uuid).map(|holders| holders[0].pod.name.clone()))
+    };
+    let all = pods(0);
+    assert!(all.iter().all(Option::is_some));
+    let (_, log) = logged(|| {
+        // Truncated, half there, all there: each look sees another one.
+        for (now, text) in [(1_000, ""), (1_250, &both[..35]), (1_500, both)] {
+            write(text);
+            assert_eq!(pods(now), all, "{text:?}");
+        }
+        pods(1_750);
+    });
+    assert!(!log.contains("broken"), "{log}");
+    // One that stays empty is broken, and one that is gone is too.
+    let (_, log) = logged(|| {
+        write("");
+        for now in [3_000, 3_250, 4_250] {
+            assert_eq!(pods(now), all);
+        }
+        std::fs::remove_file(&path).unwrap();
+        for now in [5_500, 5_750, 6_750, 7_000] {
+            assert_eq!(pods(now), all);
+        }
+    });
+    assert_eq!(log.matches("keeping what it said before").count(), 2, "{log}");
+    assert!(log.contains("it is empty; write"), "{log}");
+    write("{}");
+    pods(8_000);
+    assert_eq!(pods(8_250), [None, None], "so much for it");
 }

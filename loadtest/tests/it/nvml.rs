@@ -71,17 +71,18 @@ scaledObjects:
   - {namespace: ml, name: b-so, target: {kind: Deployment, name: b}, maxReplicas: 8}
 ";
 
+/// The agent's watchdog is at its 10 s; that readings age is seen in the 8 s before.
 #[tokio::test]
 async fn a_driver_call_that_hangs_costs_its_gpu_only_and_only_while_it_hangs() {
     let binaries = binaries();
     let folder = tempfile::tempdir().unwrap();
     let gateway = Gateway::start(&binaries, &folder, TWO);
-    let node = |hangs: bool| {
+    let node = |hangs: bool, load: u32| {
         let mut u1 = gpu("GPU-u1", 70);
         u1["block"] = if hangs { json!(["*"]) } else { json!([]) };
-        machine(&[u1, gpu("GPU-u2", 70)])
+        machine(&[u1, gpu("GPU-u2", load)])
     };
-    let fake = FakeNvml::new(&node(false));
+    let fake = FakeNvml::new(&node(false, 70));
     let pods = [("GPU-u1".to_owned(), "a-0"), ("GPU-u2".to_owned(), "b-0")];
     let mut run = run_agent(&binaries, &gateway, "n1");
     run.args(["--holders", &holders(&folder, "n1", &pods)]);
@@ -92,10 +93,12 @@ async fn a_driver_call_that_hangs_costs_its_gpu_only_and_only_while_it_hangs() {
         assert_eq!(gateway.first_answer(workload, &agents).await.metric_value_float, 70.0);
     }
 
-    fake.script(&node(true));
+    fake.script(&node(true, 30));
     let start = Instant::now();
     let refusal = loop {
-        assert_eq!(gateway.ask(&b).await.unwrap().metric_value_float, 70.0);
+        let value = gateway.ask(&b).await.unwrap().metric_value_float;
+        // The ring still has samples of both loads.
+        assert!((30.0..=70.0).contains(&value), "{value}");
         match gateway.ask(&a).await {
             Ok(value) => assert_eq!(value.metric_value_float, 70.0, "never a zero"),
             Err(refusal) => break refusal.to_string(),
@@ -104,17 +107,31 @@ async fn a_driver_call_that_hangs_costs_its_gpu_only_and_only_while_it_hangs() {
         sleep(Duration::from_millis(50)).await;
     };
     assert!(refusal.contains("unavailable"), "{refusal}");
+    // Because of its age, long before the agent's watchdog calls it failed, and that age grows.
+    let devices = devices_when(&gateway, |_| true).await;
+    assert_ne!(devices[0]["state"], "failed", "that is not what a was refused for: {devices:#?}");
+    let age = devices[0]["ageMs"].as_u64().unwrap();
+    assert!(age >= 2_000, "{devices:#?}");
+    devices_when(&gateway, |u1| u1["ageMs"].as_u64().unwrap() > age).await;
+    // Its neighbour's new load is seen while it hangs.
+    let start = Instant::now();
+    while gateway.ask(&b).await.unwrap().metric_value_float != 30.0 {
+        assert!(start.elapsed() < PATIENCE, "b stands still:\n{}", agents[0].log());
+        sleep(Duration::from_millis(50)).await;
+    }
+    gateway.ask(&a).await.unwrap_err();
     // Named with its age, and then with what it does not answer.
     let devices = devices_when(&gateway, |u1| u1["state"] == "failed").await;
     let why = devices[0]["reason"].as_str().unwrap();
     assert!(why.contains("is not answering for"), "{why}");
     assert_eq!((&devices[1]["uuid"], &devices[1]["state"]), (&json!("GPU-u2"), &json!("ok")));
-    assert_eq!(gateway.ask(&b).await.unwrap().metric_value_float, 70.0);
+    assert!(devices[0]["ageMs"].as_u64().unwrap() > age, "its failure made it no younger");
+    assert_eq!(gateway.ask(&b).await.unwrap().metric_value_float, 30.0);
     gateway.ask(&a).await.unwrap_err();
 
-    fake.script(&node(false));
+    fake.script(&node(false, 30));
     assert_eq!(gateway.first_answer(&a, &agents).await.metric_value_float, 70.0);
-    assert_eq!(gateway.ask(&b).await.unwrap().metric_value_float, 70.0);
+    assert_eq!(gateway.ask(&b).await.unwrap().metric_value_float, 30.0);
     let status = agents[0].terminate().await;
     assert!(status.success(), "not restarted, and it ends when told: {status}");
 }

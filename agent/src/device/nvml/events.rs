@@ -1,6 +1,7 @@
 //! The thread that waits for what the driver tells by itself: XIDs and lost GPUs.
 //!
-//! Guarantees: every device that was read is waited for, also if it came later; an error backs off.
+//! Guarantees: every device that answers is waited for, also if it came later; one that hangs costs
+//! the others nothing; an error backs off.
 
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use super::session::Session;
 
 /// A wait that is this short keeps the end of the process short.
 const WAIT_MS: u32 = 250;
+/// A device that answers nothing for this long is not asked for its events.
+const SILENCE: Duration = Duration::from_millis(500);
 /// Time until the next try after an error; it doubles up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
@@ -47,8 +50,9 @@ fn wait_for_these(library: &Library, session: &Session) -> Result<(), NvmlError>
         session.sleep(Duration::from_millis(WAIT_MS.into()));
         return Ok(());
     }
-    let set = registered(library, &devices)?;
-    while session.over().is_none() && self::devices(session) == devices {
+    let (set, asked) = registered(library, session, devices)?;
+    // One that falls silent stays: it costs nothing, and its handle may be in an event.
+    while session.over().is_none() && self::devices(session).iter().all(|it| asked.contains(it)) {
         match set.wait(WAIT_MS) {
             Ok(event) => {
                 if let Some(xid) = event.event_data {
@@ -63,24 +67,51 @@ fn wait_for_these(library: &Library, session: &Session) -> Result<(), NvmlError>
 }
 
 /// Index and handle of every device that answers.
-fn devices(session: &Session) -> Vec<(u32, usize)> {
-    let answering = (0..).zip(&session.lanes).filter_map(|(index, lane)| {
+fn devices(session: &Session) -> Devices {
+    let answering = (0..).zip(session.lanes.iter().enumerate());
+    let answering = answering.filter_map(|(number, (index, lane))| {
         let lane = lane.lock();
-        (lane.read.is_some() && lane.handle != 0).then_some((index, lane.handle))
+        let is_read = lane.read.is_some() && lane.handle != 0 && lane.failure.is_none();
+        (is_read && !is_silent(session, index)).then_some((number, lane.handle))
     });
     answering.collect()
 }
 
-/// A set with every device that has such events.
+fn is_silent(session: &Session, index: usize) -> bool {
+    session.busy_for(index).is_some_and(|busy| busy >= SILENCE)
+}
+
+/// Waits until the device at `index` has answered what it is asked, or is silent.
+fn answers(session: &Session, index: usize) -> bool {
+    while session.over().is_none() && !is_silent(session, index) {
+        if session.busy_for(index).is_none() {
+            return true;
+        }
+        session.sleep(Duration::from_millis(2));
+    }
+    false
+}
+
+type Devices = Vec<(u32, usize)>;
+
+/// A set with every device that has such events, and the devices that were asked for them. One
+/// that hangs is not asked, as nothing would be heard of the others then.
 fn registered<'nvml>(
     library: &'nvml Library,
-    devices: &[(u32, usize)],
-) -> Result<EventSet<'nvml>, NvmlError> {
-    let mut able: Vec<u32> = devices.iter().map(|(index, _)| *index).collect();
+    session: &Session,
+    devices: Devices,
+) -> Result<(EventSet<'nvml>, Devices), NvmlError> {
+    let mut unable = Devices::new();
     'again: loop {
         let mut set = library.create_event_set()?;
-        for (place, index) in able.iter().enumerate() {
-            let device = library.device_by_index(*index)?;
+        let mut asked = unable.clone();
+        for it in devices.iter().filter(|it| !unable.contains(it)) {
+            let index = it.0;
+            if !answers(session, index as usize) {
+                continue;
+            }
+            asked.push(*it);
+            let Ok(device) = library.device_by_index(index) else { continue };
             let wanted = EventTypes::CRITICAL_XID_ERROR | EventTypes::DOUBLE_BIT_ECC_ERROR;
             let kinds = device.supported_event_types().unwrap_or(EventTypes::empty()) & wanted;
             match device.register_events(kinds, set) {
@@ -88,12 +119,12 @@ fn registered<'nvml>(
                 // The wrapper freed the set.
                 Err(error) => {
                     debug!(index, %error, "no events of this GPU");
-                    able.remove(place);
+                    unable.push(*it);
                     continue 'again;
                 }
             }
         }
-        return Ok(set);
+        return Ok((set, asked));
     }
 }
 

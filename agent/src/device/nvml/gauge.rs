@@ -33,6 +33,13 @@ const HELD_DOWN: ThrottleReasons = ThrottleReasons::SW_POWER_CAP
     .union(ThrottleReasons::HW_THERMAL_SLOWDOWN)
     .union(ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN);
 
+/// Two numbers of which one is wrong, and nobody knows which.
+const TOO_MUCH_USED: &str = "the NVIDIA driver says that more memory is used than there is";
+
+/// Words in the names of boards whose GPU has no memory of its own: DGX Spark, and Jetsons by the
+/// names their drivers give them. Grace Hopper and Grace Blackwell have their own.
+const UNIFIED: [&str; 7] = ["GB10", "Spark", "Jetson", "Tegra", "Xavier", "Orin", "Thor"];
+
 /// What is remembered of a device between two readings, also over a new handle.
 #[derive(Default)]
 pub(super) struct Past {
@@ -46,6 +53,8 @@ pub(super) struct Past {
 pub(super) struct Gauge<'nvml> {
     pub(super) device: Device<'nvml>,
     asking: Asking<'nvml>,
+    /// Whether its memory is known to be the host's.
+    is_unified: bool,
     /// What there is not, and whether it is the library that does not have it.
     absent: RefCell<Vec<(&'static str, bool)>>,
 }
@@ -58,11 +67,11 @@ impl<'nvml> Gauge<'nvml> {
         asking: Asking<'nvml>,
     ) -> Result<Self, NvmlError> {
         let device = asking.ask("its handle", || nvml.device_by_index(index))?;
-        Ok(Self { device, asking, absent: RefCell::default() })
+        Ok(Self { device, asking, is_unified: false, absent: RefCell::default() })
     }
 
     /// Who the device is.
-    pub(super) fn identity(&self, index: u32) -> Result<Identity, Fault> {
+    pub(super) fn identity(&mut self, index: u32) -> Result<Identity, Fault> {
         let uuid = self.asking.ask("its UUID", || self.device.uuid());
         let uuid = uuid.map_err(|error| match error {
             NvmlError::Utf8Error(_) => Fault::Device("its UUID is no text".into()),
@@ -81,6 +90,7 @@ impl<'nvml> Gauge<'nvml> {
                 None => format!("GPU {index} (name: {})", words(&error)),
             },
         };
+        self.is_unified = is_unified(&name);
         Ok(Identity { uuid: DeviceUuid::from(uuid), name: Arc::from(name), index })
     }
 
@@ -148,23 +158,21 @@ impl<'nvml> Gauge<'nvml> {
     fn memory(&self, read: &mut Read) -> Result<(), Fault> {
         let memory = match self.memory_bytes() {
             Ok((0, _)) => Err(NvmlError::NoData),
+            Ok((total, used)) if used > total => {
+                read.put_memory(&Reading::Failed(TOO_MUCH_USED.into()));
+                return Ok(());
+            }
             Ok((total, used)) => Ok((total as f64 / MIB, used as f64 / MIB)),
-            // Boards whose GPU has no memory of its own.
-            Err(NvmlError::NotSupported) => {
+            // On other boards it says nothing about the host's.
+            Err(NvmlError::NotSupported) if self.is_unified => {
                 read.shares_memory = true;
                 host_memory().ok_or(NvmlError::NotSupported)
             }
             Err(error) => Err(error),
         };
         read.memory_total_mib = memory.as_ref().ok().map(|(total, _)| *total);
-        let total = read.memory_total_mib.unwrap_or(f64::INFINITY);
         let used = reading(memory.map(|(_, used)| used))?;
-        let percent = match &used {
-            Reading::Ok(used) => Reading::Ok(used / total * 100.0),
-            other => other.clone(),
-        };
-        read.put(Metric::MemoryUsedPercent, percent);
-        read.put(Metric::MemoryUsedMib, used);
+        read.put_memory(&used);
         Ok(())
     }
 
@@ -277,6 +285,12 @@ fn number(value: &SampleValue) -> f64 {
         SampleValue::U64(value) => *value as f64,
         SampleValue::I64(value) => *value as f64,
     }
+}
+
+/// Whether a board of that name shares the host's memory.
+fn is_unified(name: &str) -> bool {
+    let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
+    words.any(|word| UNIFIED.iter().any(|known| word.eq_ignore_ascii_case(known)))
 }
 
 /// The host's memory, total and used MiB, where a GPU shares it.

@@ -1,10 +1,11 @@
 //! The thread that opens the library, watches it, and opens it again when it has to.
 //!
 //! Guarantees: at most one session is read from; it has ended, as far as its calls return, before
-//! the next begins; while there is none, the reason is known.
+//! the next begins; while there is none, the reason is known before anything is closed; where only
+//! the GPUs or the library are others now, nothing fails, but what was read grows older.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -15,11 +16,11 @@ use shared::time::Timestamp;
 use tracing::{error, info, warn};
 
 use super::Settings;
+use super::crew::{Crew, Threads};
 use super::fault::{cannot_open, words};
 use super::lane::Lane;
-use super::library::{DEFAULT, Library};
+use super::library::{DEFAULT, File, Library};
 use super::session::Session;
-use super::{events, reader};
 
 /// Time until the library is opened again; it doubles up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -27,12 +28,18 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 const ENDING: Duration = Duration::from_secs(1);
 /// Threads that hang in the driver, after which no more are started.
 const MOST_STUCK: usize = 64;
+/// How long the first readings of a session that follows another may take.
+const READING: Duration = Duration::from_secs(1);
+/// Why the new library is not read.
+const OLD: &str = "NVIDIA's library was replaced, but a call that hangs holds the old one; \
+                   only a new process gets the new one";
 
 /// What the keeper tells and is told.
 pub(super) struct Board {
     pub(super) clock: Clock,
     pub(super) settings: Settings,
     pub(super) state: Mutex<State>,
+    pub(super) threads: Arc<Threads>,
     /// Something for the keeper to do.
     pub(super) ended: Condvar,
 }
@@ -45,11 +52,20 @@ pub(super) struct State {
     /// Why nothing is read now.
     pub(super) trouble: Option<Arc<str>>,
     /// Since when the library has not answered the keeper.
-    pub(super) asked: Option<Timestamp>,
+    asked: Option<Timestamp>,
+    /// Since when the library does not fit the driver.
+    mismatch: Option<Timestamp>,
     /// Why this process can never read it.
     pub(super) hopeless: Option<Arc<str>>,
     /// Whether the source is being closed.
     pub(super) closing: bool,
+}
+
+impl State {
+    /// Whether the keeper has waited for the driver for `silence`.
+    pub(super) fn is_silent(&self, clock: Clock, silence: Duration) -> bool {
+        self.asked.is_some_and(|since| clock.now().since(since) >= silence)
+    }
 }
 
 /// Why the library was not opened, or was closed again.
@@ -60,24 +76,35 @@ enum Closed {
     Mismatch(Arc<str>),
     /// There is nothing to read.
     NoDevices,
+    /// Nothing is wrong, but there is something else to open.
+    Changed(Arc<str>),
+}
+
+impl Closed {
+    fn by(why: Arc<str>) -> Self {
+        if *why == *words(&NvmlError::LibRmVersionMismatch) {
+            Self::Mismatch(why)
+        } else {
+            Self::Why(why)
+        }
+    }
 }
 
 /// Keeps the library open until the source is closed.
 pub(super) fn keep(board: &Arc<Board>) {
     let mut retry = RETRY.0;
-    let mut mismatch: Option<Timestamp> = None;
     while !board.state.lock().closing {
+        board.wait_for_room();
         let opened = board.clock.now();
         let closed = keep_once(board);
-        let now = board.clock.now();
-        if now.since(opened) > RETRY.1 {
+        if board.clock.now().since(opened) > RETRY.1 {
             retry = RETRY.0;
         }
-        mismatch = match closed {
-            Closed::Mismatch(_) => Some(mismatch.unwrap_or(now)),
-            _ => None,
-        };
-        board.tell(closed, mismatch.filter(|since| now.since(*since) >= board.settings.mismatch));
+        if matches!(closed, Closed::Changed(_)) {
+            // The last readings grow older until the next session has read anew.
+            retry = RETRY.0;
+            continue;
+        }
         if board.sleep(retry.min(board.settings.retry)) {
             return;
         }
@@ -87,121 +114,175 @@ pub(super) fn keep(board: &Arc<Board>) {
 
 /// One session, from opening the library to closing it.
 fn keep_once(board: &Arc<Board>) -> Closed {
+    // In a thread of its own: what a library keeps for a thread would hold the library.
+    let (closed, library) = thread::scope(|scope| {
+        let thread = thread::Builder::new().name("nvml-opening".into());
+        let running = thread.spawn_scoped(scope, || open_and_serve(board));
+        let running = running.map_err(|error| format!("no thread for the NVIDIA driver: {error}"));
+        let ended = running
+            .and_then(|thread| thread.join().map_err(|_| "the NVIDIA thread has panicked".into()));
+        ended.unwrap_or_else(|why| (Closed::Why(why.into()), None))
+    });
+    // Before closing, which may hang.
+    board.tell(&closed);
+    if let Some(library) = library {
+        close(board, library);
+    }
+    closed
+}
+
+fn open_and_serve(board: &Arc<Board>) -> (Closed, Option<Arc<Library>>) {
     let path = board.settings.library.as_deref();
-    let library = match board.ask(|| Library::open(path)) {
-        Ok(library) => Arc::new(library),
+    match board.ask(|| Library::open(path)) {
+        Ok(library) => {
+            let library = Arc::new(library);
+            (serve(board, &library), Some(library))
+        }
         Err(error) => {
             let why = cannot_open(path.unwrap_or(Path::new(DEFAULT)), &error).into();
-            return match error {
+            let closed = match error {
                 NvmlError::LibRmVersionMismatch => Closed::Mismatch(why),
                 _ => Closed::Why(why),
             };
+            (closed, None)
         }
-    };
+    }
+}
+
+/// Reads from `library` until there is a reason not to.
+fn serve(board: &Arc<Board>, library: &Arc<Library>) -> Closed {
+    if library.file() != File::Same {
+        return Closed::Mismatch(OLD.into());
+    }
     let count = match board.ask(|| library.device_count()) {
         Ok(0) => return Closed::NoDevices,
         Ok(count) => count as usize,
-        Err(error) => return Closed::Why(words(&error).into()),
+        Err(error) => return Closed::by(words(&error).into()),
     };
-    let session = match start(board, &library, count) {
-        Ok(session) => session,
-        Err(why) => return Closed::Why(why),
+    let (before, is_well) = {
+        let state = board.state.lock();
+        (state.session.clone(), state.trouble.is_none())
     };
-    let why = watch(board, &library, &session, count);
-    session.end(&why);
-    wait_for_threads(board, &library);
-    if *why == *words(&NvmlError::LibRmVersionMismatch) {
-        Closed::Mismatch(why)
-    } else {
-        Closed::Why(why)
+    let before = before.as_deref();
+    let session = Arc::new(Session::new(board.clock, lanes(count, before, is_well)));
+    let mut crew = Crew::new(&board.threads, library, &session);
+    let closed = match crew.complete(board.settings.slow) {
+        Ok(()) => {
+            mark_hanging(&session, &crew);
+            if before.is_some() && is_well {
+                wait_for_readings(board, &session);
+            }
+            board.publish(&session);
+            watch(board, library, &session, &mut crew)
+        }
+        Err(why) => Closed::Why(why),
+    };
+    let (Closed::Why(why) | Closed::Mismatch(why) | Closed::Changed(why)) = &closed else {
+        return closed;
+    };
+    session.end(why);
+    closed
+}
+
+/// Lanes that know what was known before; readings only grow older where nothing was wrong.
+fn lanes(count: usize, before: Option<&Session>, is_well: bool) -> Vec<Lane> {
+    let unread = (!is_well).then(|| "not read again yet".into());
+    let lane = |index: usize| {
+        let Some(before) = before.and_then(|session| session.lanes.get(index)) else {
+            return Lane::default();
+        };
+        let before = before.lock();
+        let failure = before.failure.clone().or_else(|| unread.clone());
+        let mut lane = Lane::after(&before, failure);
+        lane.slow = before.slow.clone();
+        lane
+    };
+    (0..count).map(lane).collect()
+}
+
+/// Devices that nobody can ask, as the thread that asked them before hangs.
+fn mark_hanging(session: &Session, crew: &Crew) {
+    for (index, lane) in session.lanes.iter().enumerate() {
+        if !crew.reads(index) {
+            lane.lock().failure = Some("the NVIDIA driver is not answering".into());
+        }
     }
 }
 
-/// Starts the threads of a session and publishes it.
-fn start(
-    board: &Arc<Board>,
-    library: &Arc<Library>,
-    count: usize,
-) -> Result<Arc<Session>, Arc<str>> {
-    let before = board.state.lock().session.clone();
-    let lanes = (0..count).map(|index| {
-        let before = before.as_ref().and_then(|session| session.lanes.get(index));
-        before.map_or_else(Lane::default, |lane| {
-            Lane::after(&lane.lock(), Some("not read again yet".into()))
-        })
-    });
-    let session = Arc::new(Session::new(board.clock, lanes));
-    for index in 0..count {
-        spawn(format!("nvml-{index}"), library, &session, move |library, session| {
-            reader::read(library, session, index);
-        })?;
-        let period = board.settings.slow;
-        spawn(format!("nvml-slow-{index}"), library, &session, move |library, session| {
-            reader::read_slowly(library, session, index, period);
-        })?;
+/// Waits until every device that can be read has been, so that nothing is missing meanwhile.
+fn wait_for_readings(board: &Board, session: &Session) {
+    let begun = board.clock.now();
+    drop(session.begin());
+    let is_settled = |lane: &Mutex<Lane>| {
+        let lane = lane.lock();
+        lane.failure.is_some() || lane.read.as_ref().is_some_and(|read| read.at >= begun)
+    };
+    while !session.lanes.iter().all(is_settled)
+        && session.over().is_none()
+        && !board.state.lock().closing
+        && board.clock.now().since(begun) < READING
+    {
+        thread::sleep(Duration::from_millis(2));
     }
-    spawn("nvml-events".into(), library, &session, events::wait)?;
-    info!(gpus = count, "NVIDIA's library is open");
-    let mut state = board.state.lock();
-    state.session = Some(session.clone());
-    state.trouble = None;
-    Ok(session)
-}
-
-fn spawn(
-    name: String,
-    library: &Arc<Library>,
-    session: &Arc<Session>,
-    run: impl FnOnce(&Library, &Session) + Send + 'static,
-) -> Result<(), Arc<str>> {
-    let (library, theirs) = (library.clone(), session.clone());
-    let spawned = thread::Builder::new().name(name).spawn(move || run(&library, &theirs));
-    spawned.map(drop).map_err(|error| {
-        let why: Arc<str> = format!("no thread for the NVIDIA driver: {error}").into();
-        session.end(&why);
-        why
-    })
 }
 
 /// Returns why the session is over.
-fn watch(board: &Board, library: &Arc<Library>, session: &Session, count: usize) -> Arc<str> {
+fn watch(board: &Board, library: &Arc<Library>, session: &Session, crew: &mut Crew) -> Closed {
     let mut all_failed_since = None;
+    let mut is_gone = false;
     loop {
         if board.sleep_while(session) {
-            return "the agent ends".into();
+            return Closed::Why("the agent ends".into());
         }
         if let Some(why) = session.over() {
-            return why;
+            return Closed::by(why);
         }
+        let count = session.lanes.len();
         match board.ask(|| library.device_count()) {
             Ok(now) if now as usize == count => {}
-            Ok(now) => return format!("the driver has {now} GPUs now, not {count}").into(),
-            Err(error) => return words(&error).into(),
+            Ok(now) => {
+                return Closed::Changed(format!("the driver has {now} GPUs, not {count}").into());
+            }
+            Err(error) => return Closed::by(words(&error).into()),
         }
-        if library.was_replaced() {
-            return "NVIDIA's library was replaced".into();
+        let was_gone = is_gone;
+        let file = library.file();
+        is_gone = file == File::Gone;
+        if file == File::Replaced || is_gone && was_gone {
+            return Closed::Changed("NVIDIA's library was replaced".into());
+        }
+        if let Err(why) = crew.complete(board.settings.slow) {
+            return Closed::Why(why);
         }
         let now = board.clock.now();
-        let all_failed = session.lanes.iter().all(|lane| lane.lock().failure.is_some());
+        let mut lanes = session.lanes.iter().enumerate();
+        let all_failed =
+            lanes.all(|(index, lane)| crew.reads(index) && lane.lock().failure.is_some());
         all_failed_since = all_failed.then(|| all_failed_since.unwrap_or(now));
         if all_failed_since.is_some_and(|since| now.since(since) > board.settings.all_failed) {
-            return "no GPU can be read".into();
+            return Closed::Why("no GPU can be read".into());
         }
     }
 }
 
-/// Waits until only the keeper uses the library, so that closing it closes it.
-fn wait_for_threads(board: &Board, library: &Arc<Library>) {
+/// Closes the library, unless something still hangs in it or closing it hangs.
+fn close(board: &Board, library: Arc<Library>) {
+    // Only when nobody else uses it does closing it close it.
     let until = board.clock.now() + ENDING;
-    while Arc::strong_count(library) > 1 && board.clock.now() < until {
+    while Arc::strong_count(&library) > 1 && board.clock.now() < until {
         thread::sleep(Duration::from_millis(2));
     }
-    let mut stuck = Arc::strong_count(library) - 1;
-    while stuck > MOST_STUCK && !board.state.lock().closing {
-        // Another session would only add to them.
-        warn!(stuck, "too many threads hang in the NVIDIA driver, waiting for them");
-        board.sleep(RETRY.1);
-        stuck = Arc::strong_count(library) - 1;
+    let (closing, is_closed) = mpsc::channel::<()>();
+    let started = board.threads.start(&"nvml-close".into(), move || {
+        drop(library);
+        drop(closing);
+    });
+    if let Err(reason) = started {
+        warn!(%reason, "NVIDIA's library was closed by its keeper");
+        return;
+    }
+    if is_closed.recv_timeout(ENDING) == Err(mpsc::RecvTimeoutError::Timeout) {
+        warn!("the NVIDIA driver does not return from closing its library");
     }
 }
 
@@ -214,24 +295,57 @@ impl Board {
         answer
     }
 
-    fn tell(&self, closed: Closed, hopeless_since: Option<Timestamp>) {
+    fn publish(&self, session: &Arc<Session>) {
+        info!(gpus = session.lanes.len(), "NVIDIA's library is open");
         let mut state = self.state.lock();
-        let why = match closed {
-            Closed::Why(why) | Closed::Mismatch(why) => why,
+        state.session = Some(session.clone());
+        state.trouble = None;
+        if state.closing {
+            session.end(&"the agent ends".into());
+        }
+    }
+
+    fn tell(&self, closed: &Closed) {
+        let mut state = self.state.lock();
+        let why: Arc<str> = match closed {
+            Closed::Why(why) | Closed::Mismatch(why) => why.clone(),
             Closed::NoDevices => {
                 state.session = None;
                 "the NVIDIA driver sees no GPU on this node".into()
+            }
+            Closed::Changed(why) => {
+                info!(reason = %why, "opening NVIDIA's library anew");
+                state.mismatch = None;
+                return;
             }
         };
         if state.trouble.as_ref() != Some(&why) && !state.closing {
             warn!(reason = %why, "GPUs cannot be read, trying again");
         }
-        if let Some(since) = hopeless_since {
-            let minutes = self.clock.now().since(since).as_secs() / 60;
-            error!(reason = %why, minutes, "giving up");
+        let now = self.clock.now();
+        let is_mismatch = matches!(closed, Closed::Mismatch(_));
+        state.mismatch = is_mismatch.then(|| state.mismatch.unwrap_or(now));
+        let lasted = state.mismatch.map(|since| now.since(since));
+        if let Some(lasted) = lasted.filter(|lasted| *lasted >= self.settings.mismatch) {
+            error!(reason = %why, minutes = lasted.as_secs() / 60, "giving up");
             state.hopeless = Some(why.clone());
         }
         state.trouble = Some(why);
+    }
+
+    /// Waits while so many threads hang that another session would only add to them.
+    fn wait_for_room(&self) {
+        while self.threads.count() > MOST_STUCK {
+            let stuck = self.threads.count();
+            let why = "too many calls hang in the NVIDIA driver";
+            let before = self.state.lock().trouble.replace(why.into());
+            if before.as_deref() != Some(why) {
+                warn!(stuck, "{why}, waiting for them");
+            }
+            if self.sleep(self.settings.retry) {
+                return;
+            }
+        }
     }
 
     /// Sleeps unless the source is closed, and says whether it is.

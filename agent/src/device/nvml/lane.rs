@@ -1,7 +1,8 @@
 //! One device: what its threads wrote down, and what is to be said of it at a moment.
 //!
 //! Guarantees: an answer that does not come makes the readings older and then failed, never
-//! repeated as if they were new; a device that failed keeps its identity.
+//! repeated as if they were new; a device that failed keeps its identity and the age of its last
+//! reading; nothing of one device is told of the next at its index.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use shared::reading::{Reading, Readings};
 use shared::time::Timestamp;
 
 use parking_lot::Mutex;
+use tracing::warn;
 
 use crate::device::ObservedDevice;
 
@@ -64,6 +66,17 @@ impl Read {
         self.readings.push((metric, reading));
     }
 
+    /// Used memory, also as a part of the total.
+    pub(super) fn put_memory(&mut self, used_mib: &Reading) {
+        let total = self.memory_total_mib.unwrap_or(f64::INFINITY);
+        let percent = match used_mib {
+            Reading::Ok(used) => Reading::Ok(used / total * 100.0),
+            other => other.clone(),
+        };
+        self.put(Metric::MemoryUsedPercent, percent);
+        self.put(Metric::MemoryUsedMib, used_mib.clone());
+    }
+
     /// Why there is no value at all, where something failed.
     pub(super) fn failure(&self) -> Option<&Arc<str>> {
         let has_value = self.readings.iter().any(|(_, reading)| reading.value().is_some());
@@ -79,14 +92,14 @@ impl Read {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lane {
     pub(super) identity: Option<Identity>,
-    /// Its handle, for events.
+    /// Its handle, for events; 0 until it was met in this session.
     pub(super) handle: usize,
     /// The newest reading.
     pub(super) read: Option<Read>,
     /// Why the device cannot be read, since that reading.
     pub(super) failure: Option<Arc<str>>,
     /// What it was asked and has not answered.
-    asked: Option<(&'static str, Timestamp)>,
+    pub(super) asked: Option<(&'static str, Timestamp)>,
     /// What is read more rarely, by its own thread.
     pub(super) slow: Option<Read>,
     /// Its last XID, and when that was.
@@ -108,6 +121,10 @@ pub(super) struct View<'a> {
 impl Lane {
     /// A lane that knows who its device was before the library was opened anew.
     pub(super) fn after(before: &Self, trouble: Option<Arc<str>>) -> Self {
+        if before.identity.is_none() {
+            // What was read of nobody known would be told of whoever is there now.
+            return Self { failure: trouble, ..Self::default() };
+        }
         Self {
             identity: before.identity.clone(),
             failure: trouble,
@@ -115,6 +132,25 @@ impl Lane {
             xid: before.xid,
             ..Self::default()
         }
+    }
+
+    /// Notes who the device is, and says whether it is known to be the one it was before; nothing
+    /// of any other is kept.
+    pub(super) fn meet(&mut self, identity: Identity, handle: usize) -> bool {
+        let before = self.identity.as_ref().map(|before| before.uuid == identity.uuid);
+        if before == Some(false) {
+            warn!(index = identity.index, uuid = %identity.uuid, "another GPU is at this index now");
+            self.forget();
+        }
+        self.identity = Some(identity);
+        self.handle = handle;
+        before == Some(true)
+    }
+
+    /// Forgets who the device was and all that was known of it, but not what it is asked now.
+    pub(super) fn forget(&mut self) {
+        let failure = self.failure.take();
+        *self = Self { failure, asked: self.asked, ..Self::default() };
     }
 
     /// Whether there is something to say about it.
@@ -130,11 +166,13 @@ impl Lane {
             return Err(failure.unwrap_or_else(|| "not read yet".into()));
         };
         let read = self.read.as_ref();
-        let (readings, age) = match (failure, read) {
-            (Some(failure), _) => (self.failed(&failure), Duration::ZERO),
-            (None, None) => (self.failed(&"not read yet".into()), Duration::ZERO),
-            (None, Some(read)) => (self.readings(read, view), view.now.since(read.at)),
+        let readings = match (failure, read) {
+            (Some(failure), _) => self.failed(&failure),
+            (None, None) => self.failed(&"not read yet".into()),
+            (None, Some(read)) => self.readings(read, view),
         };
+        // A failure does not make it younger; what was never read is as old as the source.
+        let age = view.now.since(read.map_or(Timestamp::START, |read| read.at));
         Ok(ObservedDevice {
             uuid: identity.uuid.clone(),
             index: identity.index,

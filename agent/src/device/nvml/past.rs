@@ -1,7 +1,8 @@
 //! Pure: what has to be remembered of a device from one reading to the next.
 //!
-//! Guarantees: a mean is over samples that were not in the mean before; a wall clock that jumps
-//! only costs the samples of one interval; power is never derived from a counter that stood still.
+//! Guarantees: a mean is over all samples since the one before, however long ago that was, and
+//! over none that was in it; a wall clock that jumps costs no more than the samples that the ring
+//! held; power is never derived from a counter that stood still.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,34 +23,42 @@ const THROTTLE_WINDOW: Duration = Duration::from_secs(10);
 pub(super) struct Ring {
     /// Newest time stamp seen. It is of the driver's wall clock, only compared with its like.
     newest: u64,
+    /// Whether the last look found nothing newer.
+    stands_still: bool,
     mean: Option<(Timestamp, f64)>,
 }
 
 impl Ring {
     /// The time stamp to ask for samples after; 0 asks for all.
+    ///
+    /// A ring that stood still at the last look, and does not give a mean any more, may be one
+    /// whose wall clock was set back: only all of it shows where it stands now.
     pub(super) fn ask_after(&self, now: Timestamp) -> u64 {
-        match self.mean {
-            Some((at, _)) if now.since(at) <= HOLD => self.newest,
-            _ => 0,
-        }
+        if self.stands_still && self.standing(now).is_none() { 0 } else { self.newest }
     }
 
-    /// The mean, with the samples that came since; none where the ring stands still.
+    /// The mean of the samples that came since the last one; none where the ring stands still.
     pub(super) fn take(&mut self, samples: &[(u64, f64)], now: Timestamp) -> Option<f64> {
         let newest = samples.iter().map(|(stamp, _)| *stamp).max();
-        if let Some(newest) = newest.filter(|newest| *newest != self.newest) {
-            let after = match self.ask_after(now) {
-                0 => newest.saturating_sub(FIRST_WINDOW_US),
-                after => after,
-            };
+        self.stands_still = newest.is_none_or(|newest| newest == self.newest);
+        if let Some(newest) = newest.filter(|_| !self.stands_still) {
+            let is_continued = self.newest != 0 && newest > self.newest;
+            let after =
+                if is_continued { self.newest } else { newest.saturating_sub(FIRST_WINDOW_US) };
             // Dying GPUs report utilisations of thousands of percent.
-            let is_new = |(stamp, value): &&(u64, f64)| *stamp > after && *value <= 100.0;
+            let is_new =
+                |(stamp, value): &&(u64, f64)| *stamp > after && (0.0..=100.0).contains(value);
             let new: Vec<f64> = samples.iter().filter(is_new).map(|(_, value)| *value).collect();
             if !new.is_empty() {
                 self.mean = Some((now, new.iter().sum::<f64>() / new.len() as f64));
                 self.newest = newest;
             }
         }
+        self.standing(now)
+    }
+
+    /// The last mean, for as long as it may stand.
+    fn standing(&self, now: Timestamp) -> Option<f64> {
         self.mean.filter(|(at, _)| now.since(*at) <= HOLD).map(|(_, mean)| mean)
     }
 }
@@ -59,7 +68,8 @@ impl Ring {
 pub(super) struct Energy(VecDeque<(Timestamp, u64)>);
 
 impl Energy {
-    /// Watts since about a second ago, or since the last reading if that is longer ago.
+    /// Watts since about a second ago, or since the last reading if that is longer ago; none where
+    /// no reading is that old yet.
     pub(super) fn watts(&mut self, millijoules: u64, now: Timestamp) -> Option<f64> {
         if self.0.back().is_some_and(|(at, last)| *last > millijoules || *at >= now) {
             // The driver was loaded anew.
@@ -70,7 +80,7 @@ impl Energy {
         }
         let first = self.0.front().copied();
         self.0.push_back((now, millijoules));
-        let (at, before) = first?;
+        let (at, before) = first.filter(|(at, _)| now.since(*at) >= ENERGY_SPAN)?;
         let grown = millijoules - before;
         (grown > 0).then(|| grown as f64 / 1_000.0 / now.since(at).as_secs_f64())
     }

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 
 use super::fault::Fault;
 use super::gauge::{Gauge, Past, reading};
-use super::lane::{Asking, Lane, Read};
+use super::lane::{Asking, Identity, Lane, Read};
 use super::library::Library;
 use super::raw;
 use super::session::Session;
@@ -70,20 +70,29 @@ fn once<'nvml>(
     }
     let number = u32::try_from(index).unwrap_or(u32::MAX);
     let opened = Gauge::open(library, number, session.asking(index));
-    let opened = opened.map_err(|error| Fault::of_device(&error))?;
-    let identity = opened.identity(number);
-    let mut lane = session.lanes[index].lock();
-    let identity = identity.inspect_err(|_| lane.identity = None)?;
-    if lane.identity.as_ref().is_some_and(|before| before.uuid != identity.uuid) {
-        warn!(index, uuid = %identity.uuid, "another GPU is at this index now");
+    let mut opened = opened.map_err(|error| Fault::of_device(&error))?;
+    // A UUID that cannot be read is no reason to forget whose place this is: it is the same GPU,
+    // failed, until another one answers.
+    let identity = opened.identity(number)?;
+    forget_elsewhere(session, index, &identity);
+    if !session.lanes[index].lock().meet(identity, raw::handle(&opened.device)) {
         *past = Past::default();
-        *lane = Lane::default();
     }
-    lane.identity = Some(identity);
-    lane.handle = raw::handle(&opened.device);
-    drop(lane);
     let (opened, _) = gauge.insert((opened, now));
     read_once(opened, past, now)
+}
+
+/// A GPU that answers here is not at another index, where it failed since or was before the
+/// library was opened.
+fn forget_elsewhere(session: &Session, index: usize, identity: &Identity) {
+    for (other, lane) in session.lanes.iter().enumerate().filter(|(other, _)| *other != index) {
+        let mut lane = lane.lock();
+        let is_claimed = lane.identity.as_ref().is_some_and(|known| known.uuid == identity.uuid);
+        if is_claimed && (lane.failure.is_some() || lane.handle == 0) {
+            warn!(index, before = other, uuid = %identity.uuid, "GPU has another index now");
+            lane.forget();
+        }
+    }
 }
 
 /// A device of which nothing at all can be read has failed as a whole.

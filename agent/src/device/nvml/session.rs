@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use shared::process::Clock;
+use shared::time::Timestamp;
 use tokio::sync::oneshot;
 
 use super::lane::{Asking, Lane};
@@ -26,14 +27,25 @@ struct Rounds {
     begun: u64,
     /// Why the session is over, once it is.
     over: Option<Arc<str>>,
-    /// Per device: whether its thread waits for a round, and whether the round waits for it.
-    threads: Box<[(bool, bool)]>,
+    /// Per device.
+    threads: Box<[Turn]>,
     done: Option<oneshot::Sender<()>>,
+}
+
+/// How a device's thread and the round stand to each other.
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    /// Whether the thread waits for a round.
+    is_free: bool,
+    /// Whether the round waits for the thread.
+    is_awaited: bool,
+    /// Since when the thread asks its device.
+    busy: Option<Timestamp>,
 }
 
 impl Rounds {
     fn end_if_all_answered(&mut self) {
-        if !self.threads.iter().any(|(_, is_awaited)| *is_awaited) {
+        if !self.threads.iter().any(|turn| turn.is_awaited) {
             // Nobody may wait for it any more; dropping it says the same as sending.
             self.done = None;
         }
@@ -44,7 +56,7 @@ impl Session {
     /// A session of the devices of `lanes`.
     pub(super) fn new(clock: Clock, lanes: impl IntoIterator<Item = Lane>) -> Self {
         let lanes: Box<[_]> = lanes.into_iter().map(Mutex::new).collect();
-        let threads = lanes.iter().map(|_| (false, false)).collect();
+        let threads = lanes.iter().map(|_| Turn::default()).collect();
         Self {
             clock,
             lanes,
@@ -59,8 +71,8 @@ impl Session {
         let (done, is_done) = oneshot::channel();
         let mut rounds = self.rounds.lock();
         rounds.begun += 1;
-        for (is_free, is_awaited) in &mut rounds.threads {
-            *is_awaited = *is_free;
+        for turn in &mut rounds.threads {
+            turn.is_awaited = turn.is_free;
         }
         rounds.done = Some(done);
         rounds.end_if_all_answered();
@@ -72,13 +84,24 @@ impl Session {
     /// Ends the round for the thread of `device`, and waits for one after `seen`; none is the end.
     pub(super) fn wait(&self, device: usize, seen: u64) -> Option<u64> {
         let mut rounds = self.rounds.lock();
-        rounds.threads[device] = (true, false);
+        rounds.threads[device] = Turn { is_free: true, ..Turn::default() };
         rounds.end_if_all_answered();
         while rounds.begun == seen && rounds.over.is_none() {
             self.next.wait(&mut rounds);
         }
-        rounds.threads[device].0 = false;
+        rounds.threads[device] = Turn { busy: Some(self.clock.now()), ..Turn::default() };
         rounds.over.is_none().then_some(rounds.begun)
+    }
+
+    /// How long the device at `index` has been asked something, if it is.
+    pub(super) fn busy_for(&self, index: usize) -> Option<Duration> {
+        let busy = self.rounds.lock().threads.get(index)?.busy?;
+        Some(self.clock.now().since(busy))
+    }
+
+    /// Whether the device at `index` has answered all that it was asked.
+    pub(super) fn is_free(&self, index: usize) -> bool {
+        self.rounds.lock().threads.get(index).is_some_and(|turn| turn.is_free)
     }
 
     /// Waits for `time`, or the end if that comes first; says whether there is more to do.
