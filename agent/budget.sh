@@ -25,7 +25,7 @@ awk 'BEGIN {
 echo 'workloads: []' >"$folder/directory.yaml"
 "$target/release/gpu-gateway" serve --keda-listen 127.0.0.1:0 --http-listen 127.0.0.1:0 \
     --agent-listen 127.0.0.1:16001 --directory "file:$folder/directory.yaml" \
-    --log error &
+    --log-filter error &
 gateway=$!
 
 # Nanoseconds that its threads ran; finer than the ticks of /proc/PID/stat.

@@ -207,17 +207,20 @@ async fn scale(client: Client, target: &Target, kind: &ApiResource) -> Result<Sc
 }
 
 fn read_scale(scale: v1::Scale) -> Result<Scale, Absent> {
-    let status = scale.status.unwrap_or_default();
-    let replicas = scale.spec.and_then(|spec| spec.replicas).unwrap_or(0);
-    let selector = status.selector.unwrap_or_default();
     let missing = |why: String| Absent::Missing(why.into());
+    let unread = |why: &str| Absent::Unread(why.into());
+    let spec = scale.spec.ok_or_else(|| unread("its /scale has no spec"))?;
+    let status = scale.status.unwrap_or_default();
+    let selector = status.selector.unwrap_or_default();
     let selector = Selector::parse(&selector)
         .map_err(|why| missing(format!("its /scale has a selector that is none: {why}")))?;
     if selector.is_empty() {
         return Err(missing("its /scale has no selector, so its pods are not known".into()));
     }
-    let count = |number: i32| u32::try_from(number).unwrap_or(0);
-    Ok(Scale { selector, replicas: count(replicas), status_replicas: count(status.replicas) })
+    // The API server leaves a zero out of the JSON (`omitempty` of autoscaling/v1 ScaleSpec).
+    let ordered = spec.replicas.unwrap_or(0);
+    let count = |number| u32::try_from(number).map_err(|_| unread("its /scale counts below zero"));
+    Ok(Scale { selector, replicas: count(ordered)?, status_replicas: count(status.replicas)? })
 }
 
 #[cfg(test)]
@@ -226,6 +229,17 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+
+    #[test]
+    fn a_zero_that_is_left_out_is_zero_and_a_spec_that_is_missing_is_not_known() {
+        let status = Some(v1::ScaleStatus { replicas: 0, selector: Some("app=llm".into()) });
+        let scale = |spec| v1::Scale { spec, status: status.clone(), ..v1::Scale::default() };
+        let ordered = |replicas| read_scale(scale(Some(v1::ScaleSpec { replicas })));
+        assert_eq!(ordered(None).unwrap().replicas, 0);
+        assert_eq!(ordered(Some(3)).unwrap().replicas, 3);
+        assert!(matches!(ordered(Some(-1)), Err(Absent::Unread(_))));
+        assert!(matches!(read_scale(scale(None)), Err(Absent::Unread(_))));
+    }
 
     fn wanted(targets: usize, asked: u64) -> Wanted {
         let target = |n: usize| Target {
