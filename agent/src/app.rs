@@ -114,12 +114,14 @@ impl App {
             tasks.spawn(serve(listener, pages, serving.clone()));
         }
         let no_more_tries = CancellationToken::new();
+        let briefs = watch::Sender::new(None);
         let mut uplinks = JoinSet::new();
         for gateway in self.gateways {
             let uplink = Uplink {
                 node: self.node.clone(),
                 interval: self.interval,
                 newest: frames.clone(),
+                briefs: briefs.clone(),
                 clock,
                 shutdown: no_more_tries.clone(),
             };

@@ -85,6 +85,45 @@ pub struct ObservedDevice {
     pub age: Duration,
     /// What was read.
     pub readings: Readings,
+    /// Its place in the machine, for ids that do not name it by UUID.
+    pub seat: Seat,
+    /// The processes on it.
+    pub processes: Processes,
+}
+
+/// A device's place in the machine, as far as known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seat {
+    /// N of `/dev/nvidiaN`; of a MIG instance its parent's.
+    pub minor: Option<u32>,
+    /// GPU instance id of a MIG instance.
+    pub gpu_instance: Option<u32>,
+    /// Compute instance id of a MIG instance.
+    pub compute_instance: Option<u32>,
+}
+
+/// The processes on a device.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Processes {
+    /// The source knows nothing of processes.
+    #[default]
+    Unasked,
+    /// They cannot be read: why.
+    Failed(Arc<str>),
+    /// All of them, each pid once.
+    Known(Vec<ObservedProcess>),
+}
+
+/// One process on a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ObservedProcess {
+    /// Its id, as the host counts.
+    pub pid: u32,
+    /// Memory it has on the device, in MiB; `None` where the driver does not say.
+    pub memory_mib: Option<f64>,
+    /// Its part of the device's time since the last reading, in percent; `None` where the driver
+    /// does not tell processes apart.
+    pub utilization: Option<f64>,
 }
 
 /// One holder as its source knows it; what is missing here is for `owner` to resolve.
@@ -102,6 +141,8 @@ pub struct ObservedHolder {
     pub estimated: bool,
     /// How the holder is known.
     pub source: HolderSource,
+    /// Whether it uses the device without having been given it.
+    pub undeclared: bool,
     /// The holder's own values, where the source can tell holders apart.
     pub own: Vec<(Metric, f64)>,
 }

@@ -51,6 +51,7 @@ fn with_shares(observed: &[ObservedHolder]) -> Vec<Holder> {
             None => !alone,
         },
         source: observed.source,
+        undeclared: observed.undeclared,
     };
     observed.iter().map(holder).collect()
 }

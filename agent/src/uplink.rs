@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::uplink::Hello;
+use shared::brief::Brief;
 use shared::identity::NodeName;
 use shared::process::{Clock, VERSION};
 use tokio::sync::{Notify, watch};
@@ -46,6 +47,8 @@ pub struct Uplink {
     pub interval: Duration,
     /// Where frames come from.
     pub newest: watch::Receiver<Newest>,
+    /// What the gateways say of this node; all streams write to it.
+    pub briefs: watch::Sender<Option<Arc<Brief>>>,
     /// The clock frames are stamped with.
     pub clock: Clock,
     /// Cancelled when nothing is to be tried any more; streams that are up end by themselves.

@@ -1,7 +1,7 @@
 //! Frames ⇄ uplink messages, both directions side by side.
 //!
 //! Guarantees: what comes out of `Link::open` and `Link::sample` is bounded, has each UUID and
-//! each pod once, and holds only values in range. A bad element is refused by itself and named in
+//! each engine once, and holds only values in range. A bad element is refused by itself and named in
 //! the returned refusals; only a message that breaks the protocol as a whole is an `Error`.
 
 use std::collections::HashSet;
@@ -24,6 +24,8 @@ pub const MAX_DEVICES: usize = 1_024;
 pub const MAX_HOLDERS: usize = 256;
 /// Engines a node may report.
 pub const MAX_ENGINES: usize = 1_024;
+/// Bytes of a selection of an engine's series.
+pub const MAX_LABELS: usize = 1_024;
 /// Bytes of any name: Kubernetes allows 253 for the longest.
 pub const MAX_NAME: usize = 253;
 /// Bytes of any reason; longer ones are cut.
@@ -110,15 +112,13 @@ impl Link {
         let mut seen = HashSet::new();
         let mut engines = Vec::with_capacity(message.engines.len());
         for (place, engine) in message.engines.into_iter().enumerate() {
-            let pod = pod_from_wire(&engine.namespace, &engine.pod);
-            engines.push(match pod {
-                Ok(pod) if seen.insert(pod.clone()) => {
-                    let uid = name_from_wire("uid", &engine.uid).ok().map(Into::into);
-                    inventory.engines.push(Engine { pod, uid });
+            engines.push(match engine_from_wire(&engine) {
+                Ok(engine) if seen.insert((engine.pod.clone(), engine.labels.clone())) => {
+                    inventory.engines.push(engine);
                     Some(inventory.engines.len() - 1)
                 }
-                Ok(pod) => {
-                    refusals.push(format!("engine {place}: {pod} came before"));
+                Ok(engine) => {
+                    refusals.push(format!("engine {place}: {} came before", engine.pod));
                     None
                 }
                 Err(why) => {
@@ -271,6 +271,11 @@ fn holder_from_wire(holder: wire::Holder) -> Result<Holder, String> {
         wire::HolderSource::Replay => HolderSource::Replay,
         wire::HolderSource::File => HolderSource::File,
         wire::HolderSource::Simulated => HolderSource::Simulated,
+        wire::HolderSource::Kubelet => HolderSource::Kubelet,
+        wire::HolderSource::Dra => HolderSource::Dra,
+        wire::HolderSource::Process => HolderSource::Process,
+        wire::HolderSource::Memory => HolderSource::Memory,
+        wire::HolderSource::Equal => HolderSource::Equal,
         wire::HolderSource::Unspecified => return Err("no source".into()),
     };
     let share = match holder.share {
@@ -286,6 +291,19 @@ fn holder_from_wire(holder: wire::Holder) -> Result<Holder, String> {
         share,
         estimated: holder.estimated,
         source,
+        undeclared: holder.undeclared,
+    })
+}
+
+fn engine_from_wire(engine: &wire::Engine) -> Result<Engine, String> {
+    if engine.labels.len() > MAX_LABELS {
+        let length = engine.labels.len();
+        return Err(format!("labels of {length} bytes; at most {MAX_LABELS} are accepted"));
+    }
+    Ok(Engine {
+        pod: pod_from_wire(&engine.namespace, &engine.pod)?,
+        uid: name_from_wire("uid", &engine.uid).ok().map(Into::into),
+        labels: engine.labels.as_str().into(),
     })
 }
 
@@ -362,6 +380,7 @@ pub fn inventory_to_wire(generation: u64, inventory: &Inventory) -> wire::Invent
                 namespace: engine.pod.namespace.to_string(),
                 pod: engine.pod.name.to_string(),
                 uid: engine.uid.as_ref().map_or_else(String::new, ToString::to_string),
+                labels: engine.labels.to_string(),
             })
             .collect(),
         reason: inventory.reason.as_deref().unwrap_or_default().to_owned(),
@@ -388,6 +407,11 @@ fn holder_to_wire(holder: &Holder) -> wire::Holder {
         HolderSource::Replay => wire::HolderSource::Replay,
         HolderSource::File => wire::HolderSource::File,
         HolderSource::Simulated => wire::HolderSource::Simulated,
+        HolderSource::Kubelet => wire::HolderSource::Kubelet,
+        HolderSource::Dra => wire::HolderSource::Dra,
+        HolderSource::Process => wire::HolderSource::Process,
+        HolderSource::Memory => wire::HolderSource::Memory,
+        HolderSource::Equal => wire::HolderSource::Equal,
     };
     wire::Holder {
         namespace: holder.pod.namespace.to_string(),
@@ -397,6 +421,7 @@ fn holder_to_wire(holder: &Holder) -> wire::Holder {
         share: holder.share,
         estimated: holder.estimated,
         source: source.into(),
+        undeclared: holder.undeclared,
     }
 }
 

@@ -19,3 +19,6 @@ pub mod keda;
 
 /// Frames ⇄ uplink messages.
 pub mod convert;
+
+/// Node briefs ⇄ uplink messages.
+pub mod brief;

@@ -15,7 +15,7 @@ use crate::reading::Readings;
 pub struct Inventory {
     /// The node's devices, each UUID once.
     pub devices: Vec<Device>,
-    /// The pods whose inference engines are read, each pod once.
+    /// The inference engines that are read, each pod once per selection of series.
     pub engines: Vec<Engine>,
     /// Why there is nothing to show, where the node knows.
     pub reason: Option<Arc<str>>,
@@ -62,11 +62,13 @@ pub struct Holder {
     pub share: Option<f64>,
     /// Whether the share is a guess (an equal split) rather than measured or declared.
     pub estimated: bool,
-    /// How the holder is known.
+    /// What its part of the device rests on.
     pub source: HolderSource,
+    /// Whether it uses the device without having been given it.
+    pub undeclared: bool,
 }
 
-/// How a holder is known.
+/// How a holder is known, and what its part of the device rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderSource {
     /// Written in a replay file.
@@ -75,6 +77,16 @@ pub enum HolderSource {
     File,
     /// Made up by the simulated source.
     Simulated,
+    /// The kubelet gave it the device, and no other.
+    Kubelet,
+    /// The device was claimed for it through DRA, and for no other.
+    Dra,
+    /// It is one of several, told apart by what their processes do.
+    Process,
+    /// It is one of several, told apart by the memory of their processes.
+    Memory,
+    /// It is one of several that cannot be told apart.
+    Equal,
 }
 
 impl HolderSource {
@@ -84,17 +96,24 @@ impl HolderSource {
             Self::Replay => "replay",
             Self::File => "file",
             Self::Simulated => "simulated",
+            Self::Kubelet => "kubelet",
+            Self::Dra => "dra",
+            Self::Process => "process",
+            Self::Memory => "memory",
+            Self::Equal => "equal",
         }
     }
 }
 
 /// A pod whose inference engine is read.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Engine {
     /// The pod.
     pub pod: PodKey,
     /// Its UID, where known.
     pub uid: Option<PodUid>,
+    /// Which of its series are read, as `engineLabels` in canonical form; all where it is empty.
+    pub labels: Arc<str>,
 }
 
 /// The readings of one tick.

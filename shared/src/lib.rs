@@ -19,6 +19,9 @@ pub mod reading;
 /// Everything one node said at one tick.
 pub mod frame;
 
+/// What a gateway tells an agent about its own node.
+pub mod brief;
+
 /// Logging, signals, the clock and build information of the two binaries.
 #[cfg(feature = "process")]
 pub mod process;

@@ -95,9 +95,10 @@ fn one(
         share,
         estimated: fields.flag("estimated")?,
         source,
+        undeclared: fields.flag("undeclared")?,
         own,
     };
-    fields.skip(&["source", "undeclared"]);
+    fields.skip(&["source"]);
     unknown.extend(fields.left("a holder", &KEYS));
     Ok(holder)
 }

@@ -13,7 +13,7 @@ use shared::metric::Metric;
 use shared::reading::{Reading, Readings};
 use shared::time::Timestamp;
 
-use super::{DeviceSource, Error, Observation, ObservedDevice, ObservedHolder};
+use super::{DeviceSource, Error, Observation, ObservedDevice, ObservedHolder, Processes, Seat};
 
 /// What is simulated, as written after `sim:`.
 pub mod spec;
@@ -81,6 +81,8 @@ impl Simulated {
             reason: None,
             age: Duration::ZERO,
             readings: readings(self.model, load),
+            seat: Seat::default(),
+            processes: Processes::default(),
         }
     }
 
@@ -151,6 +153,7 @@ fn holder(pod: &PodKey) -> ObservedHolder {
         share: None,
         estimated: false,
         source: HolderSource::Simulated,
+        undeclared: false,
         own: Vec::new(),
     }
 }

@@ -175,7 +175,7 @@ fn holder<'a>(
         own: Values(own.collect()),
         source: holder.source.name(),
         estimated: holder.estimated,
-        undeclared: false,
+        undeclared: holder.undeclared,
     }
 }
 

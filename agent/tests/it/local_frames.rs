@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agent::device::{Observation, ObservedDevice, ObservedEngine, ObservedHolder};
+use agent::device::{Observation, ObservedDevice, ObservedEngine, ObservedHolder, Processes, Seat};
 use proptest::prelude::*;
 use shared::frame::{Engine, HolderSource, Mig};
 use shared::identity::PodKey;
@@ -67,6 +67,8 @@ fn device() -> impl Strategy<Value = ObservedDevice> {
             reason: reason.map(Into::into),
             age: Duration::from_millis(age),
             readings: consistent(readings, total),
+            seat: Seat::default(),
+            processes: Processes::default(),
         }
     })
 }
@@ -90,6 +92,7 @@ fn holder() -> impl Strategy<Value = ObservedHolder> {
                 share,
                 estimated: estimated && share.is_some(),
                 source,
+                undeclared: false,
                 own: own.into_iter().filter_map(|(of, value)| Some((of, value?))).collect(),
             }
         },
@@ -137,7 +140,11 @@ fn engine() -> impl Strategy<Value = ObservedEngine> {
     let readings = prop_oneof![3 => some, 1 => none];
     (prop::option::of(text()), 0..9_000_u64, readings).prop_map(|(uid, age, readings)| {
         ObservedEngine {
-            engine: Engine { pod: PodKey::new("", ""), uid: uid.map(Into::into) },
+            engine: Engine {
+                pod: PodKey::new("", ""),
+                uid: uid.map(Into::into),
+                labels: "".into(),
+            },
             age: Duration::from_millis(age),
             readings,
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agent::device::{Observation, ObservedDevice, ObservedHolder};
+use agent::device::{Observation, ObservedDevice, ObservedHolder, Processes, Seat};
 use agent::owner::file::{HoldersFile, parse};
 use agent::owner::{Declared, Owners, resolve};
 use proptest::prelude::*;
@@ -21,6 +21,7 @@ pub(crate) fn holder(pod: &str, share: Option<f64>) -> ObservedHolder {
         share,
         estimated: false,
         source: HolderSource::Replay,
+        undeclared: false,
         own: Vec::new(),
     }
 }
@@ -36,6 +37,8 @@ pub(crate) fn device(uuid: &str, holders: Vec<ObservedHolder>) -> ObservedDevice
         reason: None,
         age: Duration::ZERO,
         readings: Readings::default(),
+        seat: Seat::default(),
+        processes: Processes::default(),
     }
 }
 

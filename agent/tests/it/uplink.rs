@@ -212,6 +212,7 @@ fn uplink(gateway: &Gateway, clock: Clock) -> (watch::Sender<Newest>, Running) {
         node: "node-a".into(),
         interval: Duration::from_secs(1),
         newest,
+        briefs: watch::Sender::new(None),
         clock,
         shutdown: shutdown.clone(),
     };

@@ -47,6 +47,7 @@ struct HolderEntry {
     share: Option<f64>,
     source: &'static str,
     estimated: bool,
+    undeclared: bool,
 }
 
 #[derive(Serialize)]
@@ -136,6 +137,7 @@ fn holder(holder: &Holder) -> HolderEntry {
         share: holder.share,
         source: holder.source.name(),
         estimated: holder.estimated,
+        undeclared: holder.undeclared,
     }
 }
 

@@ -160,6 +160,7 @@ fn inventory(devices: &[ADevice<'_>]) -> Arc<Inventory> {
             share: Some(1.0),
             estimated: false,
             source: HolderSource::Replay,
+            undeclared: false,
         }],
         reason: None,
     });
@@ -235,7 +236,11 @@ fn o03_one_engine_answers_503() {
     let mut world = World::new();
     world.workload("llm", 4, &["a", "b", "c", "d"].map(ready), at(0.0));
     let agent = world.agent("n1");
-    let engines = ["a", "b", "c", "d"].map(|pod| Engine { pod: PodKey::new("ml", pod), uid: None });
+    let engines = ["a", "b", "c", "d"].map(|pod| Engine {
+        pod: PodKey::new("ml", pod),
+        uid: None,
+        labels: "".into(),
+    });
     let inventory = Arc::new(Inventory { engines: engines.into(), ..Inventory::default() });
     let asked = [("metricType", "requests_waiting"), ("targetValue", "5")];
     for (waiting, right, replicas) in [(8.0, 24.0, 5), (1.0, 8.0, 2)] {

@@ -463,6 +463,7 @@ impl Gpu {
             share: Some(share),
             estimated: false,
             source: HolderSource::Replay,
+            undeclared: false,
         });
         self
     }
@@ -547,7 +548,7 @@ impl Node {
         let engines = self.engines.keys().cloned();
         Inventory {
             devices: self.gpus.iter().map(|gpu| gpu.device.clone()).collect(),
-            engines: engines.map(|pod| Engine { pod, uid: None }).collect(),
+            engines: engines.map(|pod| Engine { pod, uid: None, labels: "".into() }).collect(),
             reason: None,
         }
     }
@@ -704,7 +705,7 @@ impl Uplink {
         let reply = soon("Welcome", self.replies.message()).await?;
         match reply.and_then(|reply| reply.body) {
             Some(gateway_message::Body::Welcome(welcome)) => Ok(welcome),
-            None => panic!("the stream ended instead of a Welcome"),
+            other => panic!("instead of a Welcome: {other:?}"),
         }
     }
 

@@ -82,6 +82,9 @@ pub struct Holder {
     pub estimated: bool,
     #[prost(enumeration = "HolderSource", tag = "7")]
     pub source: i32,
+    /// It uses the device without having been given it.
+    #[prost(bool, tag = "8")]
+    pub undeclared: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Engine {
@@ -91,6 +94,9 @@ pub struct Engine {
     pub pod: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub uid: ::prost::alloc::string::String,
+    /// Which of its series are read; all of them where it is empty.
+    #[prost(string, tag = "4")]
+    pub labels: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Sample {
@@ -153,17 +159,19 @@ pub struct HeldReading {
     #[prost(double, tag = "3")]
     pub value: f64,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GatewayMessage {
-    #[prost(oneof = "gateway_message::Body", tags = "1")]
+    #[prost(oneof = "gateway_message::Body", tags = "1, 2")]
     pub body: ::core::option::Option<gateway_message::Body>,
 }
 /// Nested message and enum types in `GatewayMessage`.
 pub mod gateway_message {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Body {
         #[prost(message, tag = "1")]
         Welcome(super::Welcome),
+        #[prost(message, tag = "2")]
+        Brief(super::Brief),
     }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -174,6 +182,87 @@ pub struct Welcome {
     #[prost(uint32, tag = "2")]
     pub sessions: u32,
 }
+/// What the gateway knows of the agent's node from Kubernetes; it replaces the former brief. Sent
+/// after Welcome once the directory is loaded, and then when it changes.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Brief {
+    /// Counts the briefs of one stream from 1.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// Pods of the node.
+    #[prost(message, repeated, tag = "2")]
+    pub pods: ::prost::alloc::vec::Vec<BriefedPod>,
+    /// Devices that DRA drivers publish for the node, of each pool's newest generation.
+    #[prost(message, repeated, tag = "3")]
+    pub devices: ::prost::alloc::vec::Vec<PublishedDevice>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BriefedPod {
+    #[prost(string, tag = "1")]
+    pub namespace: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub uid: ::prost::alloc::string::String,
+    /// What its cgroups are called after where that is not `uid`: a static pod's config hash.
+    #[prost(string, tag = "4")]
+    pub cgroup_uid: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "5")]
+    pub containers: ::prost::alloc::vec::Vec<BriefedContainer>,
+    /// Succeeded or Failed: it holds nothing any more.
+    #[prost(bool, tag = "6")]
+    pub finished: bool,
+    #[prost(string, tag = "7")]
+    pub ip: ::prost::alloc::string::String,
+    /// Set where its inference engine is to be read.
+    #[prost(message, optional, tag = "8")]
+    pub engine: ::core::option::Option<EngineTarget>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BriefedContainer {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Without the runtime's scheme; empty until it was started.
+    #[prost(string, tag = "2")]
+    pub id: ::prost::alloc::string::String,
+}
+/// Where and how a pod's engine is read.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EngineTarget {
+    /// Tried in this order until one of them publishes an engine's metrics.
+    #[prost(message, repeated, tag = "1")]
+    pub pages: ::prost::alloc::vec::Vec<EnginePage>,
+    /// Which series are asked for; each selection is reported as an Engine of its own. An empty text
+    /// is all of them.
+    #[prost(string, repeated, tag = "2")]
+    pub labels: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The engine that the trigger names; empty where it names none.
+    #[prost(string, tag = "3")]
+    pub engine: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EnginePage {
+    #[prost(uint32, tag = "1")]
+    pub port: u32,
+    #[prost(string, tag = "2")]
+    pub path: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PublishedDevice {
+    #[prost(string, tag = "1")]
+    pub driver: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub pool: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+    /// Empty where it is not published, as with MIG instances that are made on demand.
+    #[prost(string, tag = "4")]
+    pub uuid: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub parent_uuid: ::prost::alloc::string::String,
+    #[prost(string, tag = "6")]
+    pub profile: ::prost::alloc::string::String,
+}
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum HolderSource {
@@ -181,6 +270,11 @@ pub enum HolderSource {
     Replay = 1,
     File = 2,
     Simulated = 3,
+    Kubelet = 4,
+    Dra = 5,
+    Process = 6,
+    Memory = 7,
+    Equal = 8,
 }
 impl HolderSource {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -193,6 +287,11 @@ impl HolderSource {
             Self::Replay => "HOLDER_SOURCE_REPLAY",
             Self::File => "HOLDER_SOURCE_FILE",
             Self::Simulated => "HOLDER_SOURCE_SIMULATED",
+            Self::Kubelet => "HOLDER_SOURCE_KUBELET",
+            Self::Dra => "HOLDER_SOURCE_DRA",
+            Self::Process => "HOLDER_SOURCE_PROCESS",
+            Self::Memory => "HOLDER_SOURCE_MEMORY",
+            Self::Equal => "HOLDER_SOURCE_EQUAL",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -202,6 +301,11 @@ impl HolderSource {
             "HOLDER_SOURCE_REPLAY" => Some(Self::Replay),
             "HOLDER_SOURCE_FILE" => Some(Self::File),
             "HOLDER_SOURCE_SIMULATED" => Some(Self::Simulated),
+            "HOLDER_SOURCE_KUBELET" => Some(Self::Kubelet),
+            "HOLDER_SOURCE_DRA" => Some(Self::Dra),
+            "HOLDER_SOURCE_PROCESS" => Some(Self::Process),
+            "HOLDER_SOURCE_MEMORY" => Some(Self::Memory),
+            "HOLDER_SOURCE_EQUAL" => Some(Self::Equal),
             _ => None,
         }
     }

@@ -30,7 +30,8 @@ fn a_holder() -> impl Strategy<Value = Holder> {
             container: "engine".into(),
             share,
             estimated,
-            source: HolderSource::Replay,
+            source: HolderSource::Process,
+            undeclared: estimated,
         },
     )
 }
@@ -76,7 +77,11 @@ proptest! {
         }
         let inventory = Inventory {
             devices,
-            engines: vec![Engine { pod: PodKey::new("ai", "vllm-0"), uid: Some("u-0".into()) }],
+            engines: vec![Engine {
+                pod: PodKey::new("ai", "vllm-0"),
+                uid: Some("u-0".into()),
+                labels: "model_name=m1".into(),
+            }],
             reason: None,
         };
         let sample = Sample {

@@ -17,7 +17,7 @@ use shared::time::Timestamp;
 use parking_lot::Mutex;
 use tracing::warn;
 
-use crate::device::ObservedDevice;
+use crate::device::{ObservedDevice, Processes, Seat};
 
 /// What is read by the device's other thread.
 const SLOW: [Metric; 2] = [Metric::PcieTxKbps, Metric::PcieRxKbps];
@@ -183,6 +183,8 @@ impl Lane {
             reason: self.remark(view),
             age,
             readings,
+            seat: Seat::default(),
+            processes: Processes::default(),
         })
     }
 

@@ -15,7 +15,9 @@ use shared::metric::{Metric, Scope};
 use shared::reading::{Reading, Readings, out_of_range};
 
 use crate::device::fields::{Fields, Written};
-use crate::device::{Observation, ObservedDevice, ObservedEngine, ObservedHolder, holder};
+use crate::device::{
+    Observation, ObservedDevice, ObservedEngine, ObservedHolder, Processes, Seat, holder,
+};
 
 /// Why a reading failed that is `null` in a recording.
 pub const NULL: &str = "null in the recording";
@@ -97,6 +99,8 @@ fn device(index: u32, value: Value, unknown: &mut Vec<String>) -> Result<Observe
         reason: fields.text("reason")?.map(Into::into),
         age: Duration::ZERO,
         readings,
+        seat: Seat::default(),
+        processes: Processes::default(),
     };
     fields.skip(&["unattributed"]);
     let known: Vec<_> = ["uuid", "index", "name", "memory_total_mib", "holders", "mig"]
@@ -224,7 +228,11 @@ fn engine(
     };
     let uid = fields.text("uid")?.map(Into::into);
     unknown.extend(fields.left("an engine", &["namespace", "pod", "uid", "metrics"]));
-    Ok(ObservedEngine { engine: Engine { pod, uid }, age: Duration::ZERO, readings })
+    Ok(ObservedEngine {
+        engine: Engine { pod, uid, labels: "".into() },
+        age: Duration::ZERO,
+        readings,
+    })
 }
 
 fn metrics(scope: Scope) -> impl Iterator<Item = Metric> {
