@@ -7,6 +7,7 @@ mod explain;
 mod http;
 mod ingest;
 mod kube;
+mod kube_owners;
 mod kube_watch;
 mod scaler;
 mod streams;

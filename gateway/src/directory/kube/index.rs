@@ -4,7 +4,7 @@
 //! what its watch knew; a workload is looked at anew only when something of its namespace changed;
 //! nothing is read of a namespace but by objects of the same namespace.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -94,7 +94,7 @@ pub struct Index {
     objects: HashMap<(ScaledKind, ScaledObjectKey), (Declared, Duration)>,
     scales: HashMap<Target, Result<Scale, Absent>>,
     pods: HashMap<Arc<str>, HashMap<Arc<str>, LabelledPod>>,
-    workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
+    workloads: BTreeMap<Target, Arc<Workload>>,
     /// Namespaces of which something changed since the last snapshot.
     dirty: HashSet<Arc<str>>,
     /// How often pods came or went, or an object changed, by namespace.
@@ -269,18 +269,22 @@ impl Index {
         let dirty = std::mem::take(&mut self.dirty);
         let targets = self.targets();
         self.scales.retain(|target, _| targets.contains_key(target));
+        let names = Names::of(targets.keys());
         let mut workloads = BTreeMap::new();
-        for target in targets.into_keys() {
-            let Some(Ok(scale)) = self.scales.get(&target) else { continue };
-            let before = self.workloads.get(&target.key);
+        for target in targets.keys() {
+            let Some(Ok(scale)) = self.scales.get(target) else { continue };
+            let before = self.workloads.get(target);
             let workload = match before {
                 Some(before) if !dirty.contains(&target.key.namespace) => before.clone(),
-                _ => Arc::new(self.workload(&target, scale).after(before.map(|w| &**w), now)),
+                _ => {
+                    let workload = self.workload(target, names.shown(target), scale);
+                    Arc::new(workload.after(before.map(|w| &**w), now))
+                }
             };
-            workloads.insert(target.key, workload);
+            workloads.insert(target.clone(), workload);
         }
         self.workloads = workloads;
-        let objects = self.shown_objects();
+        let objects = self.shown_objects(&names);
         let look_back = |object: &ScaledObject| {
             self.objects
                 .get(&(object.kind, object.key.clone()))
@@ -291,7 +295,7 @@ impl Index {
     }
 
     /// ScaledJobs first: where both have one name, the ScaledObject is the one that is shown.
-    fn shown_objects(&self) -> Vec<ScaledObject> {
+    fn shown_objects(&self, names: &Names<'_>) -> Vec<ScaledObject> {
         let of = |wanted| self.objects.values().filter(move |(d, _)| d.object.kind == wanted);
         let both = of(ScaledKind::Job).chain(of(ScaledKind::Object));
         let objects = both.map(|(declared, _)| {
@@ -301,14 +305,18 @@ impl Index {
                 Some(Some(Err(absent))) => Some(absent.clone()),
                 Some(Some(Ok(_))) | None => None,
             };
-            ScaledObject { absent, ..declared.object.clone() }
+            let mut object = ScaledObject { absent, ..declared.object.clone() };
+            if let Some(target) = &declared.target {
+                object.target = names.shown(target);
+            }
+            object
         });
         objects.collect()
     }
 
-    fn workload(&self, target: &Target, scale: &Scale) -> Workload {
+    fn workload(&self, target: &Target, key: WorkloadKey, scale: &Scale) -> Workload {
         Workload {
-            key: target.key.clone(),
+            key,
             replicas: scale.replicas,
             status_replicas: scale.status_replicas,
             pods: self.selected(&target.key.namespace, &scale.selector),
@@ -333,6 +341,30 @@ impl Index {
             pods.extend(beside.map(|pod| Arc::new(Pod { beside: true, ..(*pod.pod).clone() })));
         }
         pods
+    }
+}
+
+/// What targets are called: by kind, namespace and name, and where these are the same in several
+/// API groups, by `Kind.group`, as kubectl has it.
+struct Names<'a>(HashMap<&'a WorkloadKey, BTreeSet<&'a str>>);
+
+impl<'a> Names<'a> {
+    fn of(targets: impl Iterator<Item = &'a Target>) -> Self {
+        let mut groups: HashMap<_, BTreeSet<_>> = HashMap::new();
+        for target in targets {
+            groups.entry(&target.key).or_default().insert(target.group());
+        }
+        Self(groups)
+    }
+
+    fn shown(&self, target: &Target) -> WorkloadKey {
+        let group = target.group();
+        let is_alone = self.0.get(&target.key).is_none_or(|groups| groups.len() < 2);
+        if is_alone || group.is_empty() {
+            return target.key.clone();
+        }
+        let kind = format!("{}.{group}", target.key.kind).into();
+        WorkloadKey { kind, ..target.key.clone() }
     }
 }
 
