@@ -102,11 +102,12 @@ fn fifty_thousand_pods_fit() {
     let pods: BTreeMap<_, _> =
         snapshot.workloads().map(|workload| (&workload.key, workload.pods.len())).collect();
     assert_eq!(pods.values().sum::<usize>(), PODS);
+    let pod = snapshot.workloads().next().unwrap().pods[0].key.clone();
+    assert_eq!(snapshot.scaled(&pod).unwrap().by.len(), 1);
     let all = (resident() - before) / PODS;
     println!("{kept} bytes a pod in the index, {all} with the snapshot, of {PODS} pods");
     assert!(kept <= KEPT, "{kept} bytes a pod");
     assert!(all <= BUDGET, "{all} bytes a pod with the snapshot");
-    drop((pods, snapshot, index));
     for namespaces in [20, 1] {
         let mut index = index_of(namespaces, &mut texts, || {});
         let (median, longest) = time_of_a_change(&mut index, namespaces, &mut texts);

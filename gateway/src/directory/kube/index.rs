@@ -1,7 +1,7 @@
 //! What the watches have said so far, and the snapshot made of it. Pure: no I/O, no clock.
 //!
 //! Guarantees: events in any order of the three watches lead to the same index; a list replaces
-//! what its watch knew; a workload is looked at anew only when something of its namespace changed;
+//! what its watch knew; a workload is looked at anew only when its scale or a pod of its changed;
 //! nothing is read of a namespace but by objects of the same namespace.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -14,7 +14,7 @@ use shared::time::Timestamp;
 
 use super::object::{Declared, Target};
 use super::pod::LabelledPod;
-use super::selector::Selector;
+use super::selector::{Labels, Selector};
 use crate::directory::{Absent, Pod, ScaledKind, ScaledObject, Snapshot, Workload};
 
 /// What one watch sees.
@@ -95,12 +95,44 @@ pub struct Index {
     scales: HashMap<Target, Result<Scale, Absent>>,
     pods: HashMap<Arc<str>, HashMap<Arc<str>, LabelledPod>>,
     workloads: BTreeMap<Target, Arc<Workload>>,
-    /// Namespaces of which something changed since the last snapshot.
-    dirty: HashSet<Arc<str>>,
+    /// What changed since the last snapshot, by namespace.
+    dirty: HashMap<Arc<str>, Changed>,
     /// How often pods came or went, or an object changed, by namespace.
     churn: HashMap<Arc<str>, u64>,
     /// When all of it was last known to be true.
     as_of: Option<Timestamp>,
+}
+
+/// Changed pods of one namespace that are looked up one by one.
+const MAX_CHANGED: usize = 256;
+
+/// What changed in one namespace.
+#[derive(Default)]
+struct Changed {
+    /// By which labels pods that changed were selected, before or after.
+    pods: Vec<Labels>,
+    /// Targets whose `/scale` says something else.
+    targets: HashSet<Target>,
+    /// More than is worth listing.
+    much: bool,
+}
+
+impl Changed {
+    fn pod(&mut self, pod: &LabelledPod) {
+        // A member of a group belongs to whatever selects another member.
+        self.much |= self.pods.len() >= MAX_CHANGED || pod.pod.group.is_some();
+        if self.much {
+            self.pods = Vec::new();
+        } else {
+            self.pods.push(pod.labels.clone());
+        }
+    }
+
+    fn concerns(&self, target: &Target, selector: &Selector) -> bool {
+        self.much
+            || self.targets.contains(target)
+            || self.pods.iter().any(|labels| selector.matches(labels))
+    }
 }
 
 struct Watch {
@@ -120,7 +152,7 @@ impl Index {
             scales: HashMap::new(),
             pods: HashMap::new(),
             workloads: BTreeMap::new(),
-            dirty: HashSet::new(),
+            dirty: HashMap::new(),
             churn: HashMap::new(),
             as_of: None,
         }
@@ -175,15 +207,17 @@ impl Index {
             Item::Pod(mut new) => {
                 let key = new.pod.key.clone();
                 let pods = self.pods.entry(key.namespace.clone()).or_default();
-                let before = pods.get(&key.name).filter(|before| before.pod.uid == new.pod.uid);
-                bound_since(&mut new, before, self.as_of);
-                if before == Some(&*new) {
+                let same = pods.get(&key.name).filter(|before| before.pod.uid == new.pod.uid);
+                bound_since(&mut new, same, self.as_of);
+                if same == Some(&*new) {
                     return;
                 }
-                let came_or_went =
-                    before.is_none_or(|before| before.pod.exists() != new.pod.exists());
-                pods.insert(key.name, *new);
-                self.dirty.insert(key.namespace.clone());
+                let came_or_went = same.is_none_or(|same| same.pod.exists() != new.pod.exists());
+                let changed = self.dirty.entry(key.namespace.clone()).or_default();
+                changed.pod(&new);
+                if let Some(before) = pods.insert(key.name, *new) {
+                    changed.pod(&before);
+                }
                 if came_or_went {
                     self.stir(&key.namespace);
                 }
@@ -192,23 +226,24 @@ impl Index {
     }
 
     fn remove(&mut self, key: &Key) {
-        let (namespace, was_known) = match key {
+        match key {
             Key::Scaled(kind, key) => {
-                let removed = self.objects.remove(&(*kind, key.clone()));
-                (&key.namespace, removed.is_some())
+                if self.objects.remove(&(*kind, key.clone())).is_some() {
+                    self.stir(&key.namespace);
+                }
             }
             Key::Pod(key) => {
                 let pods = self.pods.get_mut(&key.namespace);
-                (&key.namespace, pods.is_some_and(|pods| pods.remove(&key.name).is_some()))
+                if let Some(gone) = pods.and_then(|pods| pods.remove(&key.name)) {
+                    self.dirty.entry(key.namespace.clone()).or_default().pod(&gone);
+                    self.stir(&key.namespace);
+                }
             }
-        };
-        if was_known {
-            self.stir(namespace);
         }
     }
 
     fn stir(&mut self, namespace: &Arc<str>) {
-        self.dirty.insert(namespace.clone());
+        self.dirty.entry(namespace.clone()).or_default();
         *self.churn.entry(namespace.clone()).or_default() += 1;
     }
 
@@ -218,7 +253,8 @@ impl Index {
         // What cannot be read now is what it was.
         let keeps = matches!((before, &found), (Some(Ok(_)), Err(Absent::Unread(_))));
         if !keeps && before != Some(&found) {
-            self.dirty.insert(target.key.namespace.clone());
+            let changed = self.dirty.entry(target.key.namespace.clone()).or_default();
+            changed.targets.insert(target.clone());
             self.scales.insert(target, found);
         }
     }
@@ -273,13 +309,12 @@ impl Index {
         let mut workloads = BTreeMap::new();
         for target in targets.keys() {
             let Some(Ok(scale)) = self.scales.get(target) else { continue };
-            let before = self.workloads.get(target);
+            let changed = dirty.get(&target.key.namespace);
+            let concerns = changed.is_some_and(|all| all.concerns(target, &scale.selector));
+            let (before, key) = (self.workloads.get(target), names.shown(target));
             let workload = match before {
-                Some(before) if !dirty.contains(&target.key.namespace) => before.clone(),
-                _ => {
-                    let workload = self.workload(target, names.shown(target), scale);
-                    Arc::new(workload.after(before.map(|w| &**w), now))
-                }
+                Some(before) if before.key == key && !concerns => before.clone(),
+                _ => Arc::new(self.workload(target, key, scale).after(before.map(|w| &**w), now)),
             };
             workloads.insert(target.clone(), workload);
         }
