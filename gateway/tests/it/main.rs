@@ -3,6 +3,7 @@
 mod api_server;
 mod check;
 mod directory_file;
+mod e2e_script;
 mod explain;
 mod http;
 mod ingest;

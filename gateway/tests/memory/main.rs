@@ -1,5 +1,6 @@
 //! What the directory keeps of a pod, and what one changed pod costs it. A process of its own: its
 //! memory is what is measured. Times are printed and not judged: `cargo test --release`.
+#![expect(clippy::unwrap_used, reason = "what a test cannot do without may end it")]
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
