@@ -109,6 +109,10 @@ fn fifty_thousand_pods_fit() {
     println!("{kept} bytes a pod in the index, {all} with the snapshot, of {PODS} pods");
     assert!(kept <= KEPT, "{kept} bytes a pod");
     assert!(all <= BUDGET, "{all} bytes a pod with the snapshot");
+    if cfg!(debug_assertions) {
+        println!("what one changed pod costs is worth knowing of a release build only");
+        return;
+    }
     for namespaces in [20, 1] {
         let mut index = index_of(namespaces, &mut texts, || {});
         let (median, longest) = time_of_a_change(&mut index, namespaces, &mut texts);
