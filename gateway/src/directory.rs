@@ -13,7 +13,7 @@ pub mod kube;
 pub mod startup;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -56,7 +56,10 @@ pub struct Snapshot {
     objects: HashMap<Arc<str>, BTreeMap<Arc<str>, Arc<ScaledObject>>>,
     workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
     /// Pods of workloads that are scaled → by what, and how long their past is needed for it.
-    scaled_pods: HashMap<PodKey, Scaled>,
+    /// Made when it is first asked for, which is not while the snapshot is awaited.
+    scaled_pods: OnceLock<HashMap<PodKey, Scaled>>,
+    /// How far the declared triggers of each ScaledObject with a workload look back.
+    look_backs: Vec<(ScaledObjectKey, WorkloadKey, Duration)>,
 }
 
 /// What scales a pod.
@@ -355,16 +358,9 @@ impl Snapshot {
         }
         for mut object in objects {
             object.workload = snapshot.workloads.get(&object.target).cloned();
-            let look_back = look_back(&object);
-            if let Some(workload) = &object.workload {
-                let gone = workload.gone.iter().map(|gone| &gone.pod);
-                for pod in workload.pods.iter().chain(gone) {
-                    let scaled = snapshot.scaled_pods.entry(pod.key.clone()).or_default();
-                    scaled.look_back = look_back.max(scaled.look_back);
-                    // Usually one: no room for more.
-                    scaled.by.reserve_exact(1);
-                    scaled.by.push(object.key.clone());
-                }
+            if object.workload.is_some() {
+                let look_back = (object.key.clone(), object.target.clone(), look_back(&object));
+                snapshot.look_backs.push(look_back);
             }
             let (namespace, name) = (object.key.namespace.clone(), object.key.name.clone());
             snapshot.objects.entry(namespace).or_default().insert(name, Arc::new(object));
@@ -406,7 +402,23 @@ impl Snapshot {
 
     /// What scales `pod`; `None` if nothing here does.
     pub fn scaled(&self, pod: &PodKey) -> Option<&Scaled> {
-        self.scaled_pods.get(pod)
+        self.scaled_pods.get_or_init(|| self.scaled_pods()).get(pod)
+    }
+
+    fn scaled_pods(&self) -> HashMap<PodKey, Scaled> {
+        let mut scaled_pods = HashMap::new();
+        for (object, workload, look_back) in &self.look_backs {
+            let Some(workload) = self.workload(workload) else { continue };
+            let gone = workload.gone.iter().map(|gone| &gone.pod);
+            for pod in workload.pods.iter().chain(gone) {
+                let scaled: &mut Scaled = scaled_pods.entry(pod.key.clone()).or_default();
+                scaled.look_back = scaled.look_back.max(*look_back);
+                // Usually one: no room for more.
+                scaled.by.reserve_exact(1);
+                scaled.by.push(object.clone());
+            }
+        }
+        scaled_pods
     }
 }
 

@@ -101,6 +101,13 @@ impl Calls {
 /// Counts a stream for as long as it lives.
 struct OpenStream(Gauge);
 
+impl OpenStream {
+    /// How many there are by now, this one included.
+    fn streams(&self) -> u32 {
+        u32::try_from(self.0.get()).unwrap_or(u32::MAX)
+    }
+}
+
 impl Drop for OpenStream {
     fn drop(&mut self) {
         self.0.dec();

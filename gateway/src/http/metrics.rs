@@ -8,6 +8,7 @@ use prometheus_client::encoding::{EncodeLabelSet, prometheus_text};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
+use shared::identity::WorkloadKey;
 use shared::metric::Metric;
 use shared::process::VERSION;
 use std::sync::atomic::AtomicU64;
@@ -65,6 +66,23 @@ struct PodsOfTrigger {
     state: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StepOfWorkload {
+    namespace: String,
+    kind: String,
+    workload: String,
+    step: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StepQuantile {
+    namespace: String,
+    kind: String,
+    workload: String,
+    step: &'static str,
+    quantile: &'static str,
+}
+
 impl Metrics {
     /// Metrics over the counters of ingest and scaler.
     pub fn new(ingest: &ingest::Counts, scaler: &scaler::Calls) -> Self {
@@ -81,6 +99,7 @@ impl Metrics {
         nodes(&mut state, answers);
         free_gpus(&mut state, answers);
         triggers(&mut state, answers);
+        startups(&mut state, answers);
         let mut text = String::new();
         for registry in [&*self.counters.lock(), &state] {
             prometheus_text::encode(&mut text, registry)
@@ -167,6 +186,40 @@ fn free_gpus(registry: &mut Registry, answers: &Answers) {
         free.get_or_create(&OfModel { model: model.to_string() }).set(f64::from(count));
     }
     registry.register("gpus_free", "Devices that nobody holds, fresh and not failed", free);
+}
+
+/// How long pods took from step to step, where any was seen to take the step.
+#[expect(clippy::cast_precision_loss, reason = "at most a few hundred pods are kept")]
+fn startups(registry: &mut Registry, answers: &Answers) {
+    let Some(snapshot) = answers.directory().snapshot() else { return };
+    let times = Family::<StepQuantile, Number>::default();
+    let pods = Family::<StepOfWorkload, Number>::default();
+    for workload in snapshot.workloads() {
+        let WorkloadKey { namespace, kind, name } = &workload.key;
+        let startup = answers.directory().startup(&workload.key);
+        for (step, span) in [
+            ("ordered_to_scheduled", startup.ordered_to_scheduled),
+            ("scheduled_to_ready", startup.scheduled_to_ready),
+            ("ready_to_first_reading", startup.ready_to_first_reading),
+        ] {
+            let (namespace, kind, workload) =
+                (namespace.to_string(), kind.to_string(), name.to_string());
+            for (quantile, time) in [("0.5", span.median), ("0.9", span.p90)] {
+                let Some(time) = time else { continue };
+                let (namespace, kind, workload) =
+                    (namespace.clone(), kind.clone(), workload.clone());
+                let label = StepQuantile { namespace, kind, workload, step, quantile };
+                times.get_or_create(&label).set(time.as_secs_f64());
+            }
+            if span.pods > 0 {
+                let label = StepOfWorkload { namespace, kind, workload, step };
+                pods.get_or_create(&label).set(span.pods as f64);
+            }
+        }
+    }
+    let help = "How long the workload's newest pods took for a step of their start";
+    registry.register_with_unit("startup", help, Unit::Seconds, times);
+    registry.register("startup_pods", "Pods that startup is made from", pods);
 }
 
 /// What is shown per trigger.

@@ -4,6 +4,8 @@
 //! inactive to active; never `false`, never a tick, never a backlog. What is not known is no edge.
 //! Only while the target is known to be at zero is a `true` repeated a few times, because KEDA may
 //! have dropped it. Streams end with OK at shutdown and free everything when the client leaves.
+//! However many there are, looking leaves calls their room: a stream then looks less often, but
+//! once a second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +13,7 @@ use std::time::Duration;
 use proto::keda::{GetMetricSpecResponse, IsActiveResponse, ScaledObjectRef};
 use shared::time::Timestamp;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -20,6 +23,8 @@ use crate::answer::Answers;
 
 /// Time alone changes answers too: readings grow stale, grace periods end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// All streams together may look for one part in so many of the time.
+const SPARED: u32 = 4;
 /// When a `true` is repeated while the target stays at zero, counted from the edge.
 const REPEATS: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(6), Duration::from_secs(14)];
@@ -61,8 +66,8 @@ pub(super) fn activity(
 ) -> ReceiverStream<Result<IsActiveResponse, Status>> {
     let (messages, stream) = mpsc::channel(1);
     tokio::spawn(async move {
-        let _open = open;
-        shutdown.run_until_cancelled(follow(&answers, &reference, &messages)).await;
+        shutdown.run_until_cancelled(follow(&answers, &reference, &messages, &open)).await;
+        drop(open);
     });
     ReceiverStream::new(stream)
 }
@@ -71,6 +76,7 @@ async fn follow(
     answers: &Answers,
     reference: &ScaledObjectRef,
     messages: &mpsc::Sender<Result<IsActiveResponse, Status>>,
+    open: &OpenStream,
 ) {
     let question = standing_question(reference);
     let mut topology = answers.fleet().topology();
@@ -81,7 +87,9 @@ async fn follow(
         // A new one each time, so that nodes the workload has left forget the old.
         let spoken = Arc::new(Notify::new());
         answers.fleet().wake_on(&answers.nodes_of(question), &spoken);
-        loop {
+        let mut has_moved = false;
+        while !has_moved {
+            let begun = answers.clock().now();
             // Whoever else was told that it is inactive: that was an edge for this stream too.
             let endings = answers.endings(question);
             if endings > std::mem::replace(&mut ended, endings) {
@@ -92,15 +100,27 @@ async fn follow(
                 // Full means that a `true` is on its way already.
                 messages.try_send(Ok(IsActiveResponse { result: true })).ok();
             }
-            tokio::select! {
+            let took = answers.clock().now().since(begun);
+            has_moved = tokio::select! {
                 () = messages.closed() => return,
-                Ok(()) = topology.changed() => break,
-                Ok(()) = directory.changed() => break,
-                () = spoken.notified() => {}
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                Ok(()) = topology.changed() => true,
+                Ok(()) = directory.changed() => true,
+                () = spoken.notified() => false,
+                () = tokio::time::sleep(LOOK_EVERY) => false,
+            };
+            // Not all at the same time.
+            let rest = rest(took, open.streams()).mul_f64(0.5 + 0.5 * fastrand::f64());
+            let rest = rest.saturating_sub(answers.clock().now().since(begun));
+            if timeout(rest, messages.closed()).await.is_ok() {
+                return;
             }
         }
     }
+}
+
+/// How far apart a stream's looks are, which take so long, where there are so many streams.
+fn rest(took: Duration, streams: u32) -> Duration {
+    took.saturating_mul(SPARED).saturating_mul(streams).min(LOOK_EVERY)
 }
 
 /// Says the specs once and holds the stream open: targets change only with the metadata.
@@ -137,6 +157,15 @@ mod tests {
                 .map(|(active, second)| edge.on(active, false, at(second)))
                 .collect();
         assert_eq!(said, [false, true, false, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn many_streams_look_less_often_but_once_a_second() {
+        let rest = |micros, streams| rest(Duration::from_micros(micros), streams);
+        assert_eq!(rest(50, 1), Duration::from_micros(200));
+        assert_eq!(rest(50, 1_000), Duration::from_millis(200));
+        assert_eq!(rest(5_000, 1_000), LOOK_EVERY);
+        assert_eq!(rest(u64::MAX >> 8, u32::MAX), LOOK_EVERY);
     }
 
     #[test]

@@ -1,16 +1,19 @@
 //! The index of the live directory, without any I/O: what objects become, and since when.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use gateway::directory::kube::index::{Action, Index, Item, Key, Scale, Scope, What};
 use gateway::directory::kube::intern::Interner;
+use gateway::directory::kube::object::{self, Target};
+use gateway::directory::kube::pod::LabelledPod;
 use gateway::directory::kube::pod::{Moment, PodObject, key, labelled};
 use gateway::directory::kube::selector::Selector;
-use gateway::directory::kube::{object, pod::LabelledPod};
-use gateway::directory::{Absent, Phase, Pod, ScaledKind, Snapshot};
+use gateway::directory::{Absent, Phase, Pod, ScaledKind, Snapshot, Workload};
 use gateway::trigger::observed::TargetType;
 use serde_json::{Value, json};
+use shared::identity::PodKey;
 use shared::time::Timestamp;
 
 const OBJECTS: usize = 0;
@@ -224,4 +227,94 @@ fn a_formula_decides_how_the_hpa_uses_its_triggers() {
     assert_eq!(modifiers(json!({"formula": "gpu"})), TargetType::AverageValue);
     let value = json!({"formula": "gpu", "metricType": "Value"});
     assert_eq!(modifiers(value), TargetType::Value);
+}
+
+/// Names of the pods of each workload.
+fn members(snapshot: &Snapshot) -> BTreeMap<String, (u32, Vec<String>)> {
+    let of = |workload: &Arc<Workload>| {
+        let pods = workload.pods.iter().map(|pod| format!("{} {}", pod.key, pod.ready));
+        (workload.key.to_string(), (workload.replicas, pods.collect()))
+    };
+    snapshot.workloads().map(of).collect()
+}
+
+fn scale_of(index: &mut Index, target: &Target, replicas: u32) {
+    let selector = Selector::parse(&format!("app={}", target.key.name)).unwrap();
+    index.scaled(target.clone(), Ok(Scale { selector, replicas, status_replicas: 0 }));
+}
+
+fn four_objects(index: &mut Index) {
+    for app in 0..4 {
+        declare(index, ScaledKind::Object, &format!("so-{app}"), &format!("app-{app}"));
+    }
+}
+
+/// What a snapshot leaves as it was, a look at everything finds as it was.
+#[test]
+fn a_snapshot_of_what_changed_equals_one_of_everything() {
+    for seed in 0..20 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (mut index, mut alive) = (index(), BTreeMap::new());
+        four_objects(&mut index);
+        let targets: Vec<Target> = index.targets().into_keys().collect();
+        let mut replicas = vec![1; targets.len()];
+        targets.iter().for_each(|target| scale_of(&mut index, target, 1));
+        for step in 0..200 {
+            let name = format!("pod-{}", random.u32(0..12));
+            match random.u32(0..8) {
+                0 => {
+                    let at = random.usize(0..targets.len());
+                    replicas[at] = random.u32(0..9);
+                    scale_of(&mut index, &targets[at], replicas[at]);
+                }
+                1 => {
+                    alive.remove(&name);
+                    index.apply(PODS, Action::Delete(Key::Pod(PodKey::new("ml", name.as_str()))));
+                }
+                _ => {
+                    let mut pod = pod(&name, random.bool(), "2026-01-01T00:30:00Z");
+                    pod["metadata"]["uid"] = json!(random.u32(0..2).to_string());
+                    pod["metadata"]["labels"] = json!({"app": format!("app-{}", random.u32(0..5))});
+                    if random.u32(0..6) == 0 {
+                        let key = "leaderworkerset.sigs.k8s.io/group-key";
+                        pod["metadata"]["labels"][key] = json!("g");
+                    }
+                    put(&mut index, pod.clone(), at(step));
+                    alive.insert(name, pod);
+                }
+            }
+            if random.bool() {
+                index.snapshot(at(step).now);
+            }
+        }
+        let mut fresh = self::index();
+        four_objects(&mut fresh);
+        targets.iter().zip(&replicas).for_each(|(target, n)| scale_of(&mut fresh, target, *n));
+        alive.into_values().for_each(|pod| put(&mut fresh, pod, at(0)));
+        let (kept, all) = (index.snapshot(at(300).now), fresh.snapshot(at(300).now));
+        assert_eq!(members(&kept), members(&all), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_change_leaves_the_other_workloads_of_its_namespace_alone() {
+    let mut index = index();
+    for app in ["left", "right"] {
+        declare(&mut index, ScaledKind::Object, app, app);
+    }
+    for target in index.targets().into_keys().collect::<Vec<_>>() {
+        scale_of(&mut index, &target, 1);
+    }
+    let of = |ready| {
+        let mut pod = pod("pod-0", ready, "2026-01-01T00:30:00Z");
+        pod["metadata"]["labels"] = json!({"app": "left"});
+        pod
+    };
+    put(&mut index, of(true), at(0));
+    let before = index.snapshot(at(0).now);
+    put(&mut index, of(false), at(1));
+    let after = index.snapshot(at(1).now);
+    let is_kept: Vec<bool> =
+        before.workloads().zip(after.workloads()).map(|(a, b)| Arc::ptr_eq(a, b)).collect();
+    assert_eq!(is_kept, [false, true]);
 }

@@ -255,7 +255,10 @@ fn discovery(version: &str) -> Response {
     let kinds: &[(&str, &str, bool)] = match version {
         "apps/v1" => &[("Deployment", "deployments", true), ("StatefulSet", "statefulsets", true)],
         "leaderworkerset.x-k8s.io/v1" => &[("LeaderWorkerSet", "leaderworkersets", true)],
+        "batch/v1" => &[("Job", "jobs", false)],
+        "ray.io/v1" => &[("RayCluster", "rayclusters", true)],
         "example.com/v1" => &[("Widget", "widgets", false), ("Gadget", "gadgets", true)],
+        "example.org/v1" | "example.org/v2" => &[("Gadget", "gadgets", true)],
         _ => return refuse(404, "NotFound"),
     };
     let resource = |name: String, kind: &str| json!({"name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": ["get"]});
@@ -419,6 +422,14 @@ pub(crate) fn pod(namespace: &str, name: &str, labels: Value) -> Value {
             ],
         },
     })
+}
+
+/// The same pod with that owner, as its controller makes it.
+pub(crate) fn owned(mut pod: Value, api_version: &str, kind: &str, name: &str) -> Value {
+    pod["metadata"]["ownerReferences"] = json!([
+        {"apiVersion": api_version, "kind": kind, "name": name, "uid": name, "controller": true},
+    ]);
+    pod
 }
 
 /// A pod that the scheduler has no place for, made just now.

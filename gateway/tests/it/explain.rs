@@ -65,6 +65,8 @@ async fn times_to_start_are_of_pods_that_were_seen_to_start() {
     let startup = explained(&gateway).await["startup"].clone();
     assert_eq!(startup.as_object().unwrap().len(), 3);
     assert!(steps.iter().all(|step| startup[step] == unknown), "{startup}");
+    let (_, text) = gateway.get("/metrics").await;
+    assert!(!text.contains("gpu_gateway_startup_seconds{"), "what is not known is not there");
     // Pod by pod: ordered, on a node, Ready.
     for (pod, pods) in [
         ("ordered", "{name: vllm-1, ready: false, ageSeconds: 30, unscheduled: no GPU}"),
@@ -101,6 +103,20 @@ async fn times_to_start_are_of_pods_that_were_seen_to_start() {
         assert!(range.contains(&seconds(step, "medianSeconds")), "{step}: {startup}");
         assert_eq!(startup[step]["pods"], 1, "{step}");
         assert_eq!(startup[step]["medianSeconds"], startup[step]["p90Seconds"], "{step}");
+    }
+    for (step, name) in steps.into_iter().zip([
+        "ordered_to_scheduled",
+        "scheduled_to_ready",
+        "ready_to_first_reading",
+    ]) {
+        let of = format!("namespace=\"ai\",kind=\"Deployment\",workload=\"vllm\",step=\"{name}\"");
+        assert_eq!(gateway.metric("gpu_gateway_startup_pods", &of).await, 1.0, "{name}");
+        for quantile in ["0.5", "0.9"] {
+            let of = format!("{of},quantile=\"{quantile}\"");
+            let shown = gateway.metric("gpu_gateway_startup_seconds", &of).await;
+            let explained = seconds(step, "medianSeconds");
+            assert!((shown - explained).abs() < 0.001, "{name} {quantile}: {shown}, {explained}");
+        }
     }
 }
 

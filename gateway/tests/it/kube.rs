@@ -10,10 +10,13 @@ use tonic::Code;
 use crate::api_server::{ApiServer, pod, scaled_object, unschedulable};
 use crate::support::{Node, TestGateway, eventually, gpu};
 
-const UTILIZATION: &[(&str, &str)] = &[("targetValue", "70")];
+pub(crate) const UTILIZATION: &[(&str, &str)] = &[("targetValue", "70")];
 
 /// A gateway that knows its cluster from `api`.
-async fn gateway_with(api: &ApiServer, tweak: impl FnOnce(&mut ServeConfig)) -> TestGateway {
+pub(crate) async fn gateway_with(
+    api: &ApiServer,
+    tweak: impl FnOnce(&mut ServeConfig),
+) -> TestGateway {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("kubeconfig");
     api.kubeconfig(&path);
@@ -24,22 +27,28 @@ async fn gateway_with(api: &ApiServer, tweak: impl FnOnce(&mut ServeConfig)) -> 
     TestGateway::try_start_with(folder, config).await.expect("the gateway starts")
 }
 
-async fn gateway(api: &ApiServer) -> TestGateway {
+pub(crate) async fn gateway(api: &ApiServer) -> TestGateway {
     gateway_with(api, |_| {}).await
 }
 
-fn deployment(api: &ApiServer, namespace: &str, name: &str, replicas: u32, selector: &str) {
+pub(crate) fn deployment(
+    api: &ApiServer,
+    namespace: &str,
+    name: &str,
+    replicas: u32,
+    selector: &str,
+) {
     api.scale("apps/v1/deployments", namespace, name, (replicas, selector));
 }
 
-fn scales(api: &ApiServer, object: &str, target: Value) {
+pub(crate) fn scales(api: &ApiServer, object: &str, target: Value) {
     let (namespace, name) = object.split_once('/').expect("namespace/name");
     let metadata = json!({"targetValue": "70"});
     api.apply("scaledobjects", scaled_object(namespace, name, target, metadata));
 }
 
 /// What the HPA would order.
-fn ordered(value: f64, target: f64) -> f64 {
+pub(crate) fn ordered(value: f64, target: f64) -> f64 {
     (value / target).ceil()
 }
 
@@ -106,7 +115,7 @@ async fn o18_a_stateful_set_pod_that_moves_leaves_no_ghost() {
 }
 
 /// Pods `NAME-0`… of `namespace` with label `app=NAME`, each with a GPU at `utilization`.
-fn fleet(api: &ApiServer, node: Node, of: (&str, &str, u32), utilization: f64) -> Node {
+pub(crate) fn fleet(api: &ApiServer, node: Node, of: (&str, &str, u32), utilization: f64) -> Node {
     let (namespace, name, count) = of;
     (0..count).fold(node, |node, n| {
         let pod_name = format!("{name}-{n}");
@@ -140,36 +149,6 @@ async fn o19_same_names_and_look_alike_names_stay_apart() {
     assert_eq!((ordered(270.0, 70.0), ordered(10.0, 70.0)), (4.0, 1.0));
     // Tenancy: nothing of team-a by any name in team-b.
     gateway.trigger("team-b/chat", UTILIZATION).await.fails(Code::NotFound).await;
-}
-
-#[tokio::test]
-async fn o19_a_leader_worker_set_counts_in_groups() {
-    let api = ApiServer::start().await;
-    let lws = "leaderworkerset.sigs.k8s.io";
-    let selector = format!("{lws}/name=big,{lws}/worker-index=0");
-    api.scale("leaderworkerset.x-k8s.io/v1/leaderworkersets", "ml", "big", (2, &selector));
-    let mut node = Node::new("n1");
-    for (group, utilization) in [("g0", 80.0), ("g1", 40.0)] {
-        for index in 0..4 {
-            let name = format!("big-{group}-{index}");
-            let mut labels = json!({});
-            labels[format!("{lws}/name")] = json!("big");
-            labels[format!("{lws}/worker-index")] = json!(index.to_string());
-            labels[format!("{lws}/group-key")] = json!(group);
-            api.apply("pods", pod("ml", &name, labels));
-            let uid = format!("ml-{name}");
-            node = node
-                .with(gpu(&format!("GPU-{name}"), &format!("ml/{name}"), utilization).uid(&uid));
-        }
-    }
-    let target = json!({"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "big"});
-    scales(&api, "ml/big", target);
-    let gateway = gateway(&api).await;
-    let _agent = gateway.agent(node).await;
-    // The mean of a group's GPUs, summed over the two groups.
-    gateway.trigger("ml/big", UTILIZATION).await.becomes(120.0).await;
-    let coverage = &gateway.explain("ml/big").await["coverage"];
-    assert_eq!(coverage["reporting"], 2, "{coverage}");
 }
 
 #[tokio::test]
@@ -309,22 +288,6 @@ async fn strange_objects_are_left_out_and_harm_nobody() {
     // Mended, it is there.
     scales(&api, "ml/bad-3", json!({"name": "llm"}));
     gateway.trigger("ml/bad-3", UTILIZATION).await.becomes(0.0).await;
-}
-
-#[tokio::test]
-async fn a_scaled_job_has_no_replicas_to_divide_by() {
-    let api = ApiServer::start().await;
-    let trigger = json!({"type": "external", "metadata": {"targetValue": "70"}});
-    let job = json!({
-        "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledJob",
-        "metadata": {"namespace": "ml", "name": "job"},
-        "spec": {"jobTargetRef": {"template": {}}, "triggers": [trigger]},
-    });
-    api.apply("scaledjobs", job);
-    let gateway = gateway(&api).await;
-    gateway.trigger("ml/job", UTILIZATION).await.fails(Code::FailedPrecondition).await;
-    api.delete("scaledjobs", "ml", "job");
-    gateway.trigger("ml/job", UTILIZATION).await.fails(Code::NotFound).await;
 }
 
 #[tokio::test]

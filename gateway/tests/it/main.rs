@@ -3,10 +3,12 @@
 mod api_server;
 mod check;
 mod directory_file;
+mod e2e_script;
 mod explain;
 mod http;
 mod ingest;
 mod kube;
+mod kube_owners;
 mod kube_watch;
 mod scaler;
 mod streams;

@@ -9,8 +9,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::{Code, Status, Streaming};
 
 use crate::support::{
-    Cable, Keda, Node, ONE_POD, TestAgent, TestGateway, Trigger, eventually, gpu, only_spec,
-    refused, soon,
+    Cable, Keda, Node, ONE_POD, Steady, TestAgent, TestGateway, Trigger, eventually, gpu,
+    only_spec, refused, soon,
 };
 
 /// Short enough for a test to see activity end.
@@ -316,6 +316,60 @@ async fn shutdown_ends_five_hundred_streams_with_ok_and_the_process_stops() {
     // Before it would close connections by force.
     let stopped = timeout(Duration::from_secs(9), gateway.has_stopped()).await;
     stopped.expect("in time").unwrap();
+}
+
+/// KEDA has one connection to a scaler, for whatever number of ScaledObjects.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_streams_on_one_connection_leave_room_for_calls_and_each_has_its_edge() {
+    let gateway = TestGateway::start(
+        "
+workloads:
+  - {namespace: ai, kind: Deployment, name: vllm, replicas: 1, pods: [{name: vllm-0, ready: true}]}
+  - {namespace: ai, kind: Deployment, name: calm, replicas: 1, pods: [{name: calm-0, ready: true}]}
+scaledObjects:
+  - {namespace: ai, name: vllm-so, target: {kind: Deployment, name: vllm}}
+  - {namespace: ai, name: calm-so, target: {kind: Deployment, name: calm}}
+",
+    )
+    .await;
+    let node = Node::new("n1").with(gpu("u1", "ai/vllm-0", 0.0));
+    let agent = gateway.agent(node.with(gpu("u2", "ai/calm-0", 42.0))).await;
+    gateway.is_ready().await;
+    let keda = gateway.connect().await;
+    let calm = keda.trigger("ai/calm-so", &[]);
+    let alone = median_of_exact_calls(&calm, 42.0).await;
+    let mut streams = Vec::new();
+    for of in ["a", "b", "c", "d"] {
+        let trigger = keda.trigger("ai/vllm-so", &[SHORT, ("metricName", of)]);
+        is_inactive(&trigger).await;
+        for _ in 0..250 {
+            streams.push(trigger.stream().await.unwrap());
+        }
+    }
+    streams_are(&gateway, 1_000.0).await;
+    let beside = median_of_exact_calls(&calm, 42.0).await;
+    println!("a call alone {alone:?}, beside 1,000 streams {beside:?} (medians)");
+    // Calls go on being exact while every stream is told.
+    let steady = Steady::watch(calm, 42.0);
+    agent.reads("u1", 30.0);
+    for stream in &mut streams {
+        says_true(stream).await;
+    }
+    steady.held().await;
+    drop(streams);
+    streams_are(&gateway, 0.0).await;
+}
+
+/// A hundred calls that all give `expected`, and what half of them took at most.
+async fn median_of_exact_calls(trigger: &Trigger, expected: f64) -> Duration {
+    let mut times = Vec::new();
+    for _ in 0..100 {
+        let begun = Instant::now();
+        assert_eq!(trigger.value().await.expect("a value"), expected);
+        times.push(begun.elapsed());
+    }
+    times.sort();
+    times[times.len() / 2]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

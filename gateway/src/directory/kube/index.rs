@@ -1,10 +1,10 @@
 //! What the watches have said so far, and the snapshot made of it. Pure: no I/O, no clock.
 //!
 //! Guarantees: events in any order of the three watches lead to the same index; a list replaces
-//! what its watch knew; a workload is looked at anew only when something of its namespace changed;
+//! what its watch knew; a workload is looked at anew only when its scale or a pod of its changed;
 //! nothing is read of a namespace but by objects of the same namespace.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use shared::time::Timestamp;
 
 use super::object::{Declared, Target};
 use super::pod::LabelledPod;
-use super::selector::Selector;
+use super::selector::{Labels, Selector};
 use crate::directory::{Absent, Pod, ScaledKind, ScaledObject, Snapshot, Workload};
 
 /// What one watch sees.
@@ -94,13 +94,45 @@ pub struct Index {
     objects: HashMap<(ScaledKind, ScaledObjectKey), (Declared, Duration)>,
     scales: HashMap<Target, Result<Scale, Absent>>,
     pods: HashMap<Arc<str>, HashMap<Arc<str>, LabelledPod>>,
-    workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
-    /// Namespaces of which something changed since the last snapshot.
-    dirty: HashSet<Arc<str>>,
+    workloads: BTreeMap<Target, Arc<Workload>>,
+    /// What changed since the last snapshot, by namespace.
+    dirty: HashMap<Arc<str>, Changed>,
     /// How often pods came or went, or an object changed, by namespace.
     churn: HashMap<Arc<str>, u64>,
     /// When all of it was last known to be true.
     as_of: Option<Timestamp>,
+}
+
+/// Changed pods of one namespace that are looked up one by one.
+const MAX_CHANGED: usize = 256;
+
+/// What changed in one namespace.
+#[derive(Default)]
+struct Changed {
+    /// By which labels pods that changed were selected, before or after.
+    pods: Vec<Labels>,
+    /// Targets whose `/scale` says something else.
+    targets: HashSet<Target>,
+    /// More than is worth listing.
+    much: bool,
+}
+
+impl Changed {
+    fn pod(&mut self, pod: &LabelledPod) {
+        // A member of a group belongs to whatever selects another member.
+        self.much |= self.pods.len() >= MAX_CHANGED || pod.pod.group.is_some();
+        if self.much {
+            self.pods = Vec::new();
+        } else {
+            self.pods.push(pod.labels.clone());
+        }
+    }
+
+    fn concerns(&self, target: &Target, selector: &Selector) -> bool {
+        self.much
+            || self.targets.contains(target)
+            || self.pods.iter().any(|labels| selector.matches(labels))
+    }
 }
 
 struct Watch {
@@ -120,7 +152,7 @@ impl Index {
             scales: HashMap::new(),
             pods: HashMap::new(),
             workloads: BTreeMap::new(),
-            dirty: HashSet::new(),
+            dirty: HashMap::new(),
             churn: HashMap::new(),
             as_of: None,
         }
@@ -175,15 +207,17 @@ impl Index {
             Item::Pod(mut new) => {
                 let key = new.pod.key.clone();
                 let pods = self.pods.entry(key.namespace.clone()).or_default();
-                let before = pods.get(&key.name).filter(|before| before.pod.uid == new.pod.uid);
-                bound_since(&mut new, before, self.as_of);
-                if before == Some(&*new) {
+                let same = pods.get(&key.name).filter(|before| before.pod.uid == new.pod.uid);
+                bound_since(&mut new, same, self.as_of);
+                if same == Some(&*new) {
                     return;
                 }
-                let came_or_went =
-                    before.is_none_or(|before| before.pod.exists() != new.pod.exists());
-                pods.insert(key.name, *new);
-                self.dirty.insert(key.namespace.clone());
+                let came_or_went = same.is_none_or(|same| same.pod.exists() != new.pod.exists());
+                let changed = self.dirty.entry(key.namespace.clone()).or_default();
+                changed.pod(&new);
+                if let Some(before) = pods.insert(key.name, *new) {
+                    changed.pod(&before);
+                }
                 if came_or_went {
                     self.stir(&key.namespace);
                 }
@@ -192,23 +226,24 @@ impl Index {
     }
 
     fn remove(&mut self, key: &Key) {
-        let (namespace, was_known) = match key {
+        match key {
             Key::Scaled(kind, key) => {
-                let removed = self.objects.remove(&(*kind, key.clone()));
-                (&key.namespace, removed.is_some())
+                if self.objects.remove(&(*kind, key.clone())).is_some() {
+                    self.stir(&key.namespace);
+                }
             }
             Key::Pod(key) => {
                 let pods = self.pods.get_mut(&key.namespace);
-                (&key.namespace, pods.is_some_and(|pods| pods.remove(&key.name).is_some()))
+                if let Some(gone) = pods.and_then(|pods| pods.remove(&key.name)) {
+                    self.dirty.entry(key.namespace.clone()).or_default().pod(&gone);
+                    self.stir(&key.namespace);
+                }
             }
-        };
-        if was_known {
-            self.stir(namespace);
         }
     }
 
     fn stir(&mut self, namespace: &Arc<str>) {
-        self.dirty.insert(namespace.clone());
+        self.dirty.entry(namespace.clone()).or_default();
         *self.churn.entry(namespace.clone()).or_default() += 1;
     }
 
@@ -218,7 +253,8 @@ impl Index {
         // What cannot be read now is what it was.
         let keeps = matches!((before, &found), (Some(Ok(_)), Err(Absent::Unread(_))));
         if !keeps && before != Some(&found) {
-            self.dirty.insert(target.key.namespace.clone());
+            let changed = self.dirty.entry(target.key.namespace.clone()).or_default();
+            changed.targets.insert(target.clone());
             self.scales.insert(target, found);
         }
     }
@@ -269,18 +305,21 @@ impl Index {
         let dirty = std::mem::take(&mut self.dirty);
         let targets = self.targets();
         self.scales.retain(|target, _| targets.contains_key(target));
+        let names = Names::of(targets.keys());
         let mut workloads = BTreeMap::new();
-        for target in targets.into_keys() {
-            let Some(Ok(scale)) = self.scales.get(&target) else { continue };
-            let before = self.workloads.get(&target.key);
+        for target in targets.keys() {
+            let Some(Ok(scale)) = self.scales.get(target) else { continue };
+            let changed = dirty.get(&target.key.namespace);
+            let concerns = changed.is_some_and(|all| all.concerns(target, &scale.selector));
+            let (before, key) = (self.workloads.get(target), names.shown(target));
             let workload = match before {
-                Some(before) if !dirty.contains(&target.key.namespace) => before.clone(),
-                _ => Arc::new(self.workload(&target, scale).after(before.map(|w| &**w), now)),
+                Some(before) if before.key == key && !concerns => before.clone(),
+                _ => Arc::new(self.workload(target, key, scale).after(before.map(|w| &**w), now)),
             };
-            workloads.insert(target.key, workload);
+            workloads.insert(target.clone(), workload);
         }
         self.workloads = workloads;
-        let objects = self.shown_objects();
+        let objects = self.shown_objects(&names);
         let look_back = |object: &ScaledObject| {
             self.objects
                 .get(&(object.kind, object.key.clone()))
@@ -291,7 +330,7 @@ impl Index {
     }
 
     /// ScaledJobs first: where both have one name, the ScaledObject is the one that is shown.
-    fn shown_objects(&self) -> Vec<ScaledObject> {
+    fn shown_objects(&self, names: &Names<'_>) -> Vec<ScaledObject> {
         let of = |wanted| self.objects.values().filter(move |(d, _)| d.object.kind == wanted);
         let both = of(ScaledKind::Job).chain(of(ScaledKind::Object));
         let objects = both.map(|(declared, _)| {
@@ -301,14 +340,18 @@ impl Index {
                 Some(Some(Err(absent))) => Some(absent.clone()),
                 Some(Some(Ok(_))) | None => None,
             };
-            ScaledObject { absent, ..declared.object.clone() }
+            let mut object = ScaledObject { absent, ..declared.object.clone() };
+            if let Some(target) = &declared.target {
+                object.target = names.shown(target);
+            }
+            object
         });
         objects.collect()
     }
 
-    fn workload(&self, target: &Target, scale: &Scale) -> Workload {
+    fn workload(&self, target: &Target, key: WorkloadKey, scale: &Scale) -> Workload {
         Workload {
-            key: target.key.clone(),
+            key,
             replicas: scale.replicas,
             status_replicas: scale.status_replicas,
             pods: self.selected(&target.key.namespace, &scale.selector),
@@ -333,6 +376,30 @@ impl Index {
             pods.extend(beside.map(|pod| Arc::new(Pod { beside: true, ..(*pod.pod).clone() })));
         }
         pods
+    }
+}
+
+/// What targets are called: by kind, namespace and name, and where these are the same in several
+/// API groups, by `Kind.group`, as kubectl has it.
+struct Names<'a>(HashMap<&'a WorkloadKey, BTreeSet<&'a str>>);
+
+impl<'a> Names<'a> {
+    fn of(targets: impl Iterator<Item = &'a Target>) -> Self {
+        let mut groups: HashMap<_, BTreeSet<_>> = HashMap::new();
+        for target in targets {
+            groups.entry(&target.key).or_default().insert(target.group());
+        }
+        Self(groups)
+    }
+
+    fn shown(&self, target: &Target) -> WorkloadKey {
+        let group = target.group();
+        let is_alone = self.0.get(&target.key).is_none_or(|groups| groups.len() < 2);
+        if is_alone || group.is_empty() {
+            return target.key.clone();
+        }
+        let kind = format!("{}.{group}", target.key.kind).into();
+        WorkloadKey { kind, ..target.key.clone() }
     }
 }
 

@@ -27,6 +27,13 @@ pub struct Target {
     pub key: WorkloadKey,
 }
 
+impl Target {
+    /// Its API group; empty for the core group.
+    pub fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+}
+
 /// A ScaledObject or ScaledJob with a trigger of ours, as declared.
 #[derive(Clone, Debug)]
 pub struct Declared {
