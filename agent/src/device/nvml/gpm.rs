@@ -52,6 +52,22 @@ const INSTANCE: [Row; 4] = [
     (GpmMetricId::AnyTensorUtil, Metric::TensorActivity, 1.0),
 ];
 
+/// Whether two samples make a metric.
+#[derive(Debug, PartialEq)]
+enum Pair {
+    TooClose,
+    Good,
+    TooFarApart,
+}
+
+fn pair(apart: Duration) -> Pair {
+    match apart {
+        _ if apart <= APART => Pair::TooClose,
+        _ if apart <= TOO_LONG => Pair::Good,
+        _ => Pair::TooFarApart,
+    }
+}
+
 /// What is counted.
 #[derive(Clone, Copy)]
 pub(super) enum Of {
@@ -87,6 +103,9 @@ impl<'nvml> Gpm<'nvml> {
             Err(error) => Err(error),
         };
         if let Err(error) = measured {
+            if matches!(error, NvmlError::NoPermission) {
+                gauge.has_gpm.set(Some(false));
+            }
             let reading = reading(Err(known(error)))?;
             put(rows.iter().map(|(_, metric, _)| (*metric, reading.clone())), read);
             return Ok(());
@@ -109,9 +128,10 @@ impl<'nvml> Gpm<'nvml> {
         rows: &[Row],
         now: Timestamp,
     ) -> Result<(), NvmlError> {
-        self.before.take_if(|(_, at)| now.since(*at) > TOO_LONG);
-        if self.before.as_ref().is_some_and(|(_, at)| now.since(*at) <= APART) {
-            return Ok(());
+        match self.before.as_ref().map(|(_, at)| pair(now.since(*at))) {
+            Some(Pair::TooClose) => return Ok(()),
+            Some(Pair::TooFarApart) => self.before = None,
+            Some(Pair::Good) | None => {}
         }
         let sample = match of {
             Of::Whole => gauge.ask("its counters", |device| device.gpm_sample()),
@@ -122,8 +142,9 @@ impl<'nvml> Gpm<'nvml> {
         let Some((before, _)) = self.before.replace((sample, now)) else { return Ok(()) };
         let after = self.before.as_ref().map_or(&before, |(sample, _)| sample);
         let ids: Vec<_> = rows.iter().map(|(id, _, _)| *id).collect();
-        let metrics = gauge.ask("its counted metrics", |device| {
-            gpm_metrics_get(device.nvml(), &before, after, &ids)
+        // Not a call on a handle, so a refusal says nothing of one.
+        let metrics = gauge.asking.ask("its counted metrics", || {
+            gpm_metrics_get(gauge.device.nvml(), &before, after, &ids)
         })?;
         let readings = rows.iter().zip(metrics).map(|((_, metric, factor), answer)| {
             let value = match answer {
@@ -181,5 +202,26 @@ fn put(readings: impl Iterator<Item = (Metric, Reading)>, read: &mut Read) {
         if !is_traffic || reading.value().is_some() {
             read.put(metric, reading);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_make_a_metric_if_they_are_more_than_100_ms_and_at_most_10_s_apart() {
+        let millis = Duration::from_millis;
+        assert_eq!(pair(millis(100)), Pair::TooClose);
+        assert_eq!(pair(millis(101)), Pair::Good);
+        assert_eq!(pair(millis(10_000)), Pair::Good);
+        assert_eq!(pair(millis(10_001)), Pair::TooFarApart);
+    }
+
+    #[test]
+    fn a_percent_that_is_hardly_too_much_is_all_and_one_that_is_far_too_much_is_none() {
+        assert_eq!(counted(Metric::SmActivity, 100.4), Reading::Ok(100.0));
+        assert!(matches!(counted(Metric::SmActivity, 150.0), Reading::Failed(_)));
+        assert!(matches!(counted(Metric::SmActivity, f64::NAN), Reading::Failed(_)));
     }
 }

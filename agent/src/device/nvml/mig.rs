@@ -164,22 +164,27 @@ impl<'nvml> Cut<'nvml> {
         whose: &Identity,
         now: Timestamp,
     ) -> Result<(), Fault> {
-        if self.read_all(gpu, now)? {
+        if self.read_all(gpu, false, now)? {
             self.looked = None;
             self.look(gpu, whose, now, Duration::ZERO)?;
-            self.read_all(gpu, now)?;
+            self.read_all(gpu, true, now)?;
         }
         Ok(())
     }
 
-    /// Says whether one seems to be gone.
-    fn read_all(&mut self, gpu: &Gauge<'nvml>, now: Timestamp) -> Result<bool, Fault> {
+    /// Says whether one seems to be gone; the handles are new if they were taken just now.
+    fn read_all(
+        &mut self,
+        gpu: &Gauge<'nvml>,
+        are_new: bool,
+        now: Timestamp,
+    ) -> Result<bool, Fault> {
         let all: Vec<_> = self.parts.iter().map(|part| part.ids).collect();
         let mut is_one_gone = false;
         for part in &mut self.parts {
             // Counters are of the GPU instance, not of the compute instances that share it.
             let is_alone = all.iter().filter(|(gi, _)| *gi == part.ids.0).count() == 1;
-            match part.read(gpu, is_alone, now) {
+            match part.read(gpu, (is_alone, are_new), now) {
                 Ok(read) => (part.told.read, part.told.failure) = (Some(read), None),
                 Err(Unread::Library(why)) => return Err(Fault::Library(why)),
                 Err(Unread::Failed(why)) => part.told.failure = Some(why),
@@ -199,7 +204,12 @@ impl<'nvml> Cut<'nvml> {
 }
 
 impl<'nvml> Part<'nvml> {
-    fn read(&mut self, gpu: &Gauge<'nvml>, is_alone: bool, now: Timestamp) -> Result<Read, Unread> {
+    fn read(
+        &mut self,
+        gpu: &Gauge<'nvml>,
+        (is_alone, is_new): (bool, bool),
+        now: Timestamp,
+    ) -> Result<Read, Unread> {
         self.gauge.is_refused.set(false);
         gpu.is_refused.set(false);
         let mut read = Read::new(now);
@@ -216,16 +226,15 @@ impl<'nvml> Part<'nvml> {
         // A handle, and a GPU instance, may be another's by now; then so is what was read.
         let is_still_there = match self.gauge.ask("its UUID", Device::uuid) {
             Ok(uuid) => DeviceUuid::from(uuid) == self.told.identity.uuid,
+            Err(NvmlError::InvalidArg | NvmlError::NotFound) => false,
             Err(error) => match Fault::of(&error) {
                 Some(fault) => return Err(fault.into()),
-                None if self.gauge.is_refused.get() => false,
                 None => return Err(Unread::Failed(words(&error).into())),
             },
         };
-        if is_still_there && !self.gauge.is_refused.get() && !gpu.is_refused.get() {
-            return Ok(read);
-        }
-        Err(Unread::Gone)
+        // A call that a new handle is refused has failed by itself.
+        let is_refused = !is_new && (self.gauge.is_refused.get() || gpu.is_refused.get());
+        if is_still_there && !is_refused { Ok(read) } else { Err(Unread::Gone) }
     }
 }
 
@@ -236,7 +245,10 @@ type Found<'nvml> = (Vec<Part<'nvml>>, Vec<u32>);
 fn find<'nvml>(gpu: &Gauge<'nvml>, whose: &Identity) -> Result<Found<'nvml>, Fault> {
     let slots = match gpu.ask("how many MIG instances it can have", Device::mig_device_count) {
         Ok(slots) => slots.min(SLOTS),
-        Err(error) => return Err(Fault::of_device(&error)),
+        Err(error) => match Fault::of(&error) {
+            Some(fault) => return Err(fault),
+            None => return Ok((Vec::new(), (0..SLOTS).collect())),
+        },
     };
     let (mut found, mut unclear) = Found::default();
     for slot in 0..slots {

@@ -179,7 +179,8 @@ fn an_instance_that_is_lost_or_refused_costs_itself_only() {
     let good = || slice(0, "MIG-a", 18_000);
     for (errors, why) in [
         (json!({"*": 15}), "fallen off the bus"),
-        (json!({"nvmlDeviceGetMemoryInfo_v2": 2}), "refuses its handle"),
+        (json!({"nvmlDeviceGetUUID": 999}), "unknown error"),
+        (json!({"nvmlDeviceGetMemoryInfo_v2": 2}), "NVML"),
         (json!({"nvmlDeviceGetMemoryInfo_v2": 15}), "fallen off the bus"),
     ] {
         let fake = FakeNvml::new(&machine(&[a100(&[good(), slice(2, "MIG-b", 2_000)])]));
