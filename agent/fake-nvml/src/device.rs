@@ -18,14 +18,14 @@ use nvml_wrapper_sys::bindings::{
     nvmlValue_t, nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT as UNSIGNED_INT,
 };
 
-use crate::gate::{Outcome, code, device as on, put, supported};
+use crate::gate::{Chosen, Outcome, code, device as on, put, supported};
 use crate::library::write_text;
 use crate::script::Gpu;
 
 /// Window that PCIe traffic is counted over.
 const PCIE_WINDOW: Duration = Duration::from_millis(20);
 /// Time between two samples of the generated ring, and how many it holds.
-const SAMPLE_EVERY_US: u64 = 1_000_000 / 6;
+pub(crate) const SAMPLE_EVERY_US: u64 = 1_000_000 / 6;
 const RING: u64 = 100;
 
 /// Steps of the energy counter in a second.
@@ -33,13 +33,12 @@ const TICKS: f64 = 10.0;
 
 /// Functions that find one value and write it.
 macro_rules! getters {
-    ($($(#[$doc:meta])* $function:ident -> $type:ty = |$gpu:ident| $value:expr;)*) => { $(
+    ($($(#[$doc:meta])* $function:ident -> $type:ty = |$chosen:ident| $value:expr;)*) => { $(
         $(#[$doc])*
         #[unsafe(no_mangle)]
         pub(crate) extern "C" fn $function(device: nvmlDevice_t, value: *mut $type) -> nvmlReturn_t {
             code((|| {
-                let chosen = on(stringify!($function), device)?;
-                let $gpu = chosen.gpu();
+                let $chosen = on(stringify!($function), device)?;
                 put(value, supported($value)?)
             })())
         }
@@ -48,25 +47,25 @@ macro_rules! getters {
 
 getters! {
     /// Utilisation of the last sample.
-    nvmlDeviceGetUtilizationRates -> nvmlUtilization_t =
-        |gpu| gpu.utilization.map(|[gpu, memory]| nvmlUtilization_t { gpu, memory });
+    nvmlDeviceGetUtilizationRates -> nvmlUtilization_t = |chosen|
+        chosen.uncut()?.utilization.map(|[gpu, memory]| nvmlUtilization_t { gpu, memory });
     /// Memory as old drivers count it: what is reserved is used.
-    nvmlDeviceGetMemoryInfo -> nvmlMemory_t = |gpu| gpu.memory.map(|[total, reserved, used]| {
+    nvmlDeviceGetMemoryInfo -> nvmlMemory_t = |chosen| memory_of(&chosen).map(|[total, reserved, used]| {
         let used = used + reserved;
         nvmlMemory_t { total, free: total.saturating_sub(used), used }
     });
     /// Milliwatts.
-    nvmlDeviceGetPowerUsage -> c_uint = |gpu| gpu.power;
+    nvmlDeviceGetPowerUsage -> c_uint = |chosen| chosen.gpu().power;
     /// Millijoules since this library was loaded, in steps as of a real counter.
     nvmlDeviceGetTotalEnergyConsumption -> c_ulonglong =
-        |gpu| gpu.energy_rate.map(|milliwatts| (milliwatts * energy_ticks() / TICKS) as u64);
+        |chosen| chosen.gpu().energy_rate.map(|milliwatts| (milliwatts * energy_ticks() / TICKS) as u64);
     /// Bits, under their old name.
-    nvmlDeviceGetCurrentClocksThrottleReasons -> c_ulonglong = |gpu| gpu.throttle;
+    nvmlDeviceGetCurrentClocksThrottleReasons -> c_ulonglong = |chosen| chosen.gpu().throttle;
     /// Bits, under their new name.
-    nvmlDeviceGetCurrentClocksEventReasons -> c_ulonglong = |gpu| gpu.throttle;
+    nvmlDeviceGetCurrentClocksEventReasons -> c_ulonglong = |chosen| chosen.gpu().throttle;
     /// Kinds of events.
     nvmlDeviceGetSupportedEventTypes -> c_ulonglong =
-        |gpu| Some(gpu.event_types.unwrap_or(crate::events::DEFAULT_TYPES));
+        |chosen| Some(chosen.gpu().event_types.unwrap_or(crate::events::DEFAULT_TYPES));
 }
 
 /// UUID.
@@ -76,10 +75,10 @@ pub(crate) extern "C" fn nvmlDeviceGetUUID(
     text: *mut c_char,
     length: c_uint,
 ) -> nvmlReturn_t {
-    code(
-        on("nvmlDeviceGetUUID", device)
-            .and_then(|chosen| write_text(text, length, chosen.gpu().uuid.bytes())),
-    )
+    code(on("nvmlDeviceGetUUID", device).and_then(|chosen| {
+        let uuid = chosen.instance().map_or(&chosen.gpu().uuid, |instance| &instance.uuid);
+        write_text(text, length, uuid.bytes())
+    }))
 }
 
 /// Product name.
@@ -89,10 +88,10 @@ pub(crate) extern "C" fn nvmlDeviceGetName(
     text: *mut c_char,
     length: c_uint,
 ) -> nvmlReturn_t {
-    code(
-        on("nvmlDeviceGetName", device)
-            .and_then(|chosen| write_text(text, length, chosen.gpu().name.bytes())),
-    )
+    code(on("nvmlDeviceGetName", device).and_then(|chosen| {
+        let name = chosen.instance().map_or(&chosen.gpu().name, |instance| &instance.name);
+        write_text(text, length, name.bytes())
+    }))
 }
 
 /// NVML index.
@@ -101,20 +100,24 @@ pub(crate) extern "C" fn nvmlDeviceGetIndex(
     device: nvmlDevice_t,
     index: *mut c_uint,
 ) -> nvmlReturn_t {
-    code(write_index("nvmlDeviceGetIndex", device, index))
+    code(on("nvmlDeviceGetIndex", device).and_then(|chosen| put(index, chosen.index() as c_uint)))
 }
 
-/// The N of `/dev/nvidiaN`; here it is the index.
+/// The N of `/dev/nvidiaN`.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvmlDeviceGetMinorNumber(
     device: nvmlDevice_t,
     minor: *mut c_uint,
 ) -> nvmlReturn_t {
-    code(write_index("nvmlDeviceGetMinorNumber", device, minor))
+    code((|| {
+        let chosen = on("nvmlDeviceGetMinorNumber", device)?;
+        put(minor, chosen.whole()?.minor.unwrap_or(chosen.index() as c_uint))
+    })())
 }
 
-fn write_index(function: &str, device: nvmlDevice_t, target: *mut c_uint) -> Outcome<()> {
-    on(function, device).and_then(|chosen| put(target, chosen.index() as c_uint))
+/// Of an instance its own, else of the GPU.
+fn memory_of(chosen: &Chosen) -> Option<[u64; 3]> {
+    chosen.instance().map_or(chosen.gpu().memory, |instance| instance.memory)
 }
 
 /// Memory as drivers from 510 on count it.
@@ -133,7 +136,7 @@ pub(crate) unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
         if version as usize != size_of::<nvmlMemory_v2_t>() | 2 << 24 {
             return Err(VERSION_MISMATCH);
         }
-        let [total, reserved, used] = supported(chosen.gpu().memory)?;
+        let [total, reserved, used] = supported(memory_of(&chosen))?;
         let free = total.saturating_sub(reserved + used);
         put(memory, nvmlMemory_v2_t { version, total, reserved, free, used })
     })())
@@ -187,21 +190,6 @@ pub(crate) extern "C" fn nvmlDeviceGetPcieThroughput(
     })())
 }
 
-/// Whether the GPU is cut into instances, now and after the next reset.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn nvmlDeviceGetMigMode(
-    device: nvmlDevice_t,
-    current: *mut c_uint,
-    pending: *mut c_uint,
-) -> nvmlReturn_t {
-    code((|| {
-        let chosen = on("nvmlDeviceGetMigMode", device)?;
-        let [now, then] = supported(chosen.gpu().mig)?;
-        put(current, now)?;
-        put(pending, then)
-    })())
-}
-
 /// The ring of samples after a time stamp.
 ///
 /// # Safety
@@ -217,7 +205,7 @@ pub(crate) unsafe extern "C" fn nvmlDeviceGetSamples(
 ) -> nvmlReturn_t {
     code((|| {
         let chosen = on("nvmlDeviceGetSamples", device)?;
-        let mut ring = ring(chosen.gpu(), kind)?;
+        let mut ring = ring(chosen.uncut()?, kind)?;
         ring.retain(|(stamp, _)| *stamp > last_seen);
         if ring.is_empty() {
             return Err(NOT_FOUND);
@@ -258,7 +246,7 @@ fn ring(gpu: &Gpu, kind: c_uint) -> Outcome<Vec<(u64, u64)>> {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the driver stamps samples with the wall clock")]
-fn wall_clock_us() -> u64 {
+pub(crate) fn wall_clock_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

@@ -17,7 +17,7 @@ use nvml_wrapper_sys::bindings::{
 
 use parking_lot::Mutex;
 
-use crate::script::{Gpu, Script, current};
+use crate::script::{Gpu, Instance, Script, current};
 
 /// How often the library is initialised, less how often it was shut down.
 pub(crate) static USERS: AtomicU32 = AtomicU32::new(0);
@@ -25,10 +25,12 @@ pub(crate) static USERS: AtomicU32 = AtomicU32::new(0);
 /// An error code, in the place of an error.
 pub(crate) type Outcome<T> = Result<T, nvmlReturn_t>;
 
-/// A GPU of the script.
+/// A GPU of the script, or an instance that it is cut into.
 pub(crate) struct Chosen {
     script: Arc<Script>,
     index: usize,
+    /// Place in the GPU's instances.
+    instance: Option<usize>,
 }
 
 impl Chosen {
@@ -38,6 +40,27 @@ impl Chosen {
 
     pub(crate) fn index(&self) -> usize {
         self.index
+    }
+
+    /// The instance, where the handle is of one.
+    pub(crate) fn instance(&self) -> Option<&Instance> {
+        self.instance.map(|instance| &self.gpu().instances[instance])
+    }
+
+    /// The GPU where the handle is of a whole one.
+    pub(crate) fn whole(&self) -> Outcome<&Gpu> {
+        match self.instance {
+            Some(_) => Err(INVALID_ARGUMENT),
+            None => Ok(self.gpu()),
+        }
+    }
+
+    /// The GPU where it is not cut and the handle is of no instance: only there time is measured.
+    pub(crate) fn uncut(&self) -> Outcome<&Gpu> {
+        match self.instance {
+            None if !self.gpu().is_cut() => Ok(self.gpu()),
+            _ => Err(NOT_SUPPORTED),
+        }
     }
 }
 
@@ -71,28 +94,49 @@ pub(crate) fn at(function: &str, index: usize) -> Outcome<Chosen> {
         let gpu = script.gpus.get(index).ok_or(INVALID_ARGUMENT)?;
         if !is_named(gpu.block.iter(), function) {
             let code = gpu.errors.get(function).or_else(|| gpu.errors.get("*")).copied();
-            return code.map_or(Ok(Chosen { script, index }), Err);
+            return code.map_or(Ok(Chosen { script, index, instance: None }), Err);
         }
         std::thread::sleep(STEP);
     }
 }
 
-/// The GPU for a function on the one behind `handle`, wherever that is now.
+/// The GPU or instance for a function on the one behind `handle`, wherever that is now.
 pub(crate) fn device(function: &str, handle: nvmlDevice_t) -> Outcome<Chosen> {
     let number = (handle as usize).checked_sub(FIRST).ok_or(INVALID_ARGUMENT)?;
-    let (uuid, before) = HANDLES.lock().get(number).cloned().ok_or(INVALID_ARGUMENT)?;
+    let handle = HANDLES.lock().get(number).cloned().ok_or(INVALID_ARGUMENT)?;
     let script = current();
-    let is_it = |gpu: &Gpu| gpu.uuid.bytes() == uuid;
-    let index = match script.gpus.get(before).filter(|gpu| is_it(gpu)) {
-        Some(_) => before,
+    let is_it = |gpu: &Gpu| gpu.uuid.bytes() == handle.uuid;
+    let index = match script.gpus.get(handle.index).filter(|gpu| is_it(gpu)) {
+        Some(_) => handle.index,
         None => script.gpus.iter().position(is_it).ok_or(GPU_IS_LOST)?,
     };
-    at(function, index)
+    match handle.slot {
+        None => at(function, index),
+        Some(slot) => instance_at(function, index, slot),
+    }
 }
 
-/// The handle of a GPU; it stays the GPU's when indices change.
+/// The instance in `slot` of the GPU at `index`, whichever that is now.
+pub(crate) fn instance_at(function: &str, index: usize, slot: u32) -> Outcome<Chosen> {
+    loop {
+        let chosen = at(function, index)?;
+        let mut instances = chosen.gpu().instances.iter();
+        let place = instances.position(|instance| instance.slot == slot).ok_or(INVALID_ARGUMENT)?;
+        let instance = &chosen.gpu().instances[place];
+        if !is_named(instance.block.iter(), function) {
+            let code = instance.errors.get(function).or_else(|| instance.errors.get("*")).copied();
+            return code.map_or(Ok(Chosen { instance: Some(place), ..chosen }), Err);
+        }
+        std::thread::sleep(STEP);
+    }
+}
+
+/// The handle of a GPU, which stays the GPU's when indices change; or of a place for an instance,
+/// which is that of whatever is there.
 pub(crate) fn handle(chosen: &Chosen) -> nvmlDevice_t {
-    let known = (chosen.gpu().uuid.bytes().to_vec(), chosen.index);
+    let uuid = chosen.gpu().uuid.bytes().to_vec();
+    let slot = chosen.instance().map(|instance| instance.slot);
+    let known = Handle { uuid, index: chosen.index, slot };
     let mut handles = HANDLES.lock();
     let number = handles.iter().position(|handle| *handle == known).unwrap_or(handles.len());
     if number == handles.len() {
@@ -126,8 +170,16 @@ const STEP: Duration = Duration::from_millis(2);
 /// Handles look like no index and no pointer.
 const FIRST: usize = 0xFA4E_0000;
 
-/// UUID and index of every GPU that a handle was given out for.
-static HANDLES: Mutex<Vec<(Vec<u8>, usize)>> = Mutex::new(Vec::new());
+/// What a handle was given out for.
+#[derive(Clone, PartialEq)]
+struct Handle {
+    /// Of the GPU.
+    uuid: Vec<u8>,
+    index: usize,
+    slot: Option<u32>,
+}
+
+static HANDLES: Mutex<Vec<Handle>> = Mutex::new(Vec::new());
 
 fn is_named<'a>(mut names: impl Iterator<Item = &'a String>, function: &str) -> bool {
     names.any(|name| name == "*" || name == function)

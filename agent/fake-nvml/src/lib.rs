@@ -8,7 +8,8 @@
 //!
 //! Strict where the real library is: nothing works before `nvmlInit`, version words and buffer
 //! sizes are checked, unknown handles are refused, samples are those after the given time stamp,
-//! PCIe counters take their 20 ms, the energy counter steps ten times a second.
+//! PCIe counters take their 20 ms, the energy counter steps ten times a second, the handle of a MIG
+//! instance is that of whatever is in its slot now, GPM samples have to be 100 ms apart.
 
 /// Functions on one GPU.
 mod device;
@@ -16,7 +17,13 @@ mod device;
 mod events;
 /// What a function finds before it does its own work.
 mod gate;
+/// GPM: the counters of Hopper and newer, also of MIG instances.
+mod gpm;
 /// Functions on the library as a whole.
 mod library;
+/// MIG instances.
+mod mig;
+/// Processes, and how much of a GPU's time each has.
+mod processes;
 /// What is written in the script.
 mod script;

@@ -53,12 +53,67 @@ pub(crate) struct Gpu {
     pub(crate) pcie: Option<[u32; 2]>,
     /// Current and pending mode.
     pub(crate) mig: Option<[u32; 2]>,
+    /// What it is cut into.
+    pub(crate) instances: Vec<Instance>,
+    /// The N of `/dev/nvidiaN`; its index where nothing is said.
+    pub(crate) minor: Option<u32>,
+    /// Processes with a compute context.
+    pub(crate) processes: Option<Vec<Process>>,
+    /// Clients of its MPS server.
+    pub(crate) mps: Option<Vec<Process>>,
+    /// Process, SM and memory utilisation: samples that are generated as time goes on.
+    pub(crate) process_utilization: Option<Vec<[u32; 3]>>,
+    /// Process, time stamp in µs, SM and memory utilisation; instead of generated ones.
+    pub(crate) process_samples: Option<Vec<[u64; 4]>>,
+    /// GPM metric → value; without it there is no GPM.
+    pub(crate) gpm: Option<HashMap<u32, f64>>,
     /// Kinds of events it can report; XID and ECC where nothing is said.
     pub(crate) event_types: Option<u64>,
     /// Function → error code; `*` for all.
     pub(crate) errors: HashMap<String, nvmlReturn_t>,
     /// Functions that do not return; `*` for all.
     pub(crate) block: Vec<String>,
+}
+
+impl Gpu {
+    /// Whether it is in MIG mode.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.mig.is_some_and(|[now, _]| now == 1)
+    }
+}
+
+/// One MIG instance. What it does not have is not supported.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Instance {
+    /// Its place among the at most seven of its GPU.
+    pub(crate) slot: u32,
+    pub(crate) uuid: Text,
+    pub(crate) name: Text,
+    pub(crate) gi: u32,
+    pub(crate) ci: u32,
+    /// Total, reserved and used bytes.
+    pub(crate) memory: Option<[u64; 3]>,
+    /// Slices of the GPU instance and of the compute instance, MiB.
+    pub(crate) attributes: Option<[u32; 3]>,
+    pub(crate) processes: Option<Vec<Process>>,
+    pub(crate) mps: Option<Vec<Process>>,
+    /// GPM metric → value of its GPU instance.
+    pub(crate) gpm: Option<HashMap<u32, f64>>,
+    /// Function → error code; `*` for all.
+    pub(crate) errors: HashMap<String, nvmlReturn_t>,
+    /// Functions that do not return; `*` for all.
+    pub(crate) block: Vec<String>,
+}
+
+/// One process on a device.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// Bytes; not available where nothing is said.
+    #[serde(default)]
+    pub(crate) memory: Option<u64>,
 }
 
 /// Text, or bytes that are none.

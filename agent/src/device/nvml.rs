@@ -2,7 +2,8 @@
 //!
 //! Guarantees: `Nvml::observe` never waits for the driver; every call that may hang is made by a
 //! thread that only its own device waits for; a GPU that is lost, hangs or fails is told as failed
-//! with the reason while the others go on; whatever happened, it is tried again; the library is
+//! with the reason while the others go on; a MIG instance is a device of its own, with nothing of
+//! its GPU's readings and nothing of another instance's; whatever happened, it is tried again; the library is
 //! closed when the source is dropped, unless the driver does not let go.
 //!
 //! ```text
@@ -29,13 +30,18 @@ mod crew;
 mod events;
 mod fault;
 mod gauge;
+mod gpm;
 mod keeper;
 mod lane;
 mod library;
+mod memory;
+mod mig;
 mod past;
 /// One look at the library, for `doctor`.
 pub mod probe;
+mod processes;
 mod raw;
+mod read;
 mod reader;
 mod session;
 
@@ -53,7 +59,7 @@ pub struct Settings {
     pub library: Option<PathBuf>,
     /// How long a call may take before its device counts as failed.
     pub silence: Duration,
-    /// Time between two looks at the number of GPUs.
+    /// Time between two looks at the number of GPUs, and at what they are cut into.
     pub look: Duration,
     /// Time between two readings of what is slow to read.
     pub slow: Duration,
@@ -179,10 +185,15 @@ impl DeviceSource for Nvml {
         let mut uuids = HashSet::new();
         for (index, lane) in session.iter().flat_map(|session| &session.lanes).enumerate() {
             match lane.lock().observed(view) {
-                Ok(device) if uuids.insert(device.uuid.clone()) => observation.devices.push(device),
-                Ok(device) => {
-                    complaints
-                        .push(format!("GPU {index} has the UUID of another: {}", device.uuid));
+                Ok(devices) => {
+                    for device in devices {
+                        if uuids.insert(device.uuid.clone()) {
+                            observation.devices.push(device);
+                        } else {
+                            let uuid = device.uuid;
+                            complaints.push(format!("GPU {index} has the UUID of another: {uuid}"));
+                        }
+                    }
                 }
                 Err(_) if trouble.is_some() => {}
                 Err(why) => complaints.push(format!("GPU {index}: {}", self.uncounted(&why))),

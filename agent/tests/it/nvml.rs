@@ -16,10 +16,16 @@ use crate::fake_nvml::{FakeNvml, gpu, machine};
 
 /// GPUs that are lost, hang, or are not what they should be.
 mod faults;
+/// What Hopper and newer count between two samples.
+mod gpm;
 /// Libraries and GPUs that change, or hang, while others are read.
 mod keeper_faults;
 /// Libraries that are missing, old, replaced or of another version.
 mod libraries;
+/// GPUs that are cut into instances, also while they are read.
+mod mig;
+/// The processes on a device, and how much of it each has.
+mod processes;
 /// Readings that are wrong, old, or another GPU's.
 mod reading_faults;
 

@@ -6,13 +6,12 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::library::Library;
 use super::session::Session;
-use super::{events, reader};
+use super::{Settings, events, reader};
 
 /// The threads of a source that have not ended, by name.
 #[derive(Default)]
@@ -83,10 +82,11 @@ impl Crew {
     }
 
     /// Starts every thread that is missing and that no former one stands in for.
-    pub(super) fn complete(&mut self, slow: Duration) -> Result<(), Arc<str>> {
+    pub(super) fn complete(&mut self, settings: &Settings) -> Result<(), Arc<str>> {
+        let Settings { look, slow, .. } = *settings;
         for index in 0..self.session.lanes.len() {
             self.begin(reader_of(index), move |library, session| {
-                reader::read(library, session, index);
+                reader::read(library, session, index, look);
             })?;
             self.begin(format!("nvml-slow-{index}"), move |library, session| {
                 reader::read_slowly(library, session, index, slow);

@@ -3,8 +3,7 @@
 //! Guarantees: what a device does not have is asked for once per gauge and unsupported; what fails
 //! fails for that metric alone, unless the error is about the device or the library.
 
-use std::cell::RefCell;
-use std::fs;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
@@ -18,12 +17,15 @@ use shared::metric::Metric;
 use shared::reading::Reading;
 use shared::time::Timestamp;
 
-use super::fault::{Fault, VERSION_MISMATCH, is_absent, words};
-use super::lane::{Asking, Identity, Read};
+use super::fault::{Fault, is_absent, words};
+use super::gpm::{Gpm, Of};
+use super::lane::{Asking, Identity};
+use super::memory::is_unified;
 use super::past::{Energy, Ring, Throttle};
+use super::processes::Table;
 use super::raw;
-
-const MIB: f64 = 1_048_576.0;
+use super::read::Read;
+use crate::device::Seat;
 
 /// Reasons for which a clock is lower than the load wants it: power, heat, a slower neighbour.
 const HELD_DOWN: ThrottleReasons = ThrottleReasons::SW_POWER_CAP
@@ -33,28 +35,27 @@ const HELD_DOWN: ThrottleReasons = ThrottleReasons::SW_POWER_CAP
     .union(ThrottleReasons::HW_THERMAL_SLOWDOWN)
     .union(ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN);
 
-/// Two numbers of which one is wrong, and nobody knows which.
-const TOO_MUCH_USED: &str = "the NVIDIA driver says that more memory is used than there is";
-
-/// Words in the names of boards whose GPU has no memory of its own: DGX Spark, and Jetsons by the
-/// names their drivers give them. Grace Hopper and Grace Blackwell have their own.
-const UNIFIED: [&str; 7] = ["GB10", "Spark", "Jetson", "Tegra", "Xavier", "Orin", "Thor"];
-
 /// What is remembered of a device between two readings, also over a new handle.
 #[derive(Default)]
-pub(super) struct Past {
+pub(super) struct Past<'nvml> {
     gpu: Ring,
     memory: Ring,
     energy: Energy,
     throttle: Throttle,
+    gpm: Gpm<'nvml>,
+    processes: Table,
 }
 
 /// A handle of a device, and what was learned with it.
 pub(super) struct Gauge<'nvml> {
     pub(super) device: Device<'nvml>,
-    asking: Asking<'nvml>,
+    pub(super) asking: Asking<'nvml>,
+    /// Whether it has GPM, once that was asked.
+    pub(super) has_gpm: Cell<Option<bool>>,
+    /// Whether the handle was refused, as that of a MIG instance is that is not there any more.
+    pub(super) is_refused: Cell<bool>,
     /// Whether its memory is known to be the host's.
-    is_unified: bool,
+    pub(super) is_unified: bool,
     /// What there is not, and whether it is the library that does not have it.
     absent: RefCell<Vec<(&'static str, bool)>>,
 }
@@ -67,19 +68,42 @@ impl<'nvml> Gauge<'nvml> {
         asking: Asking<'nvml>,
     ) -> Result<Self, NvmlError> {
         let device = asking.ask("its handle", || nvml.device_by_index(index))?;
-        Ok(Self { device, asking, is_unified: false, absent: RefCell::default() })
+        Ok(Self::of(device, asking))
     }
 
-    /// Who the device is.
-    pub(super) fn identity(&mut self, index: u32) -> Result<Identity, Fault> {
-        let uuid = self.asking.ask("its UUID", || self.device.uuid());
-        let uuid = uuid.map_err(|error| match error {
+    /// Takes a handle that is there.
+    pub(super) fn of(device: Device<'nvml>, asking: Asking<'nvml>) -> Self {
+        Self {
+            device,
+            asking,
+            has_gpm: Cell::default(),
+            is_refused: Cell::default(),
+            is_unified: false,
+            absent: RefCell::default(),
+        }
+    }
+
+    /// Forgets what it does not have, which MIG decides too.
+    pub(super) fn forget_absent(&self) {
+        self.absent.borrow_mut().clear();
+        self.has_gpm.take();
+    }
+
+    /// The device's UUID.
+    pub(super) fn uuid(&self) -> Result<DeviceUuid, Fault> {
+        let uuid = self.ask("its UUID", Device::uuid).map_err(|error| match error {
             NvmlError::Utf8Error(_) => Fault::Device("its UUID is no text".into()),
             other => Fault::of_device(&other),
         })?;
         if uuid.is_empty() || uuid.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(Fault::Device(format!("its UUID {uuid:?} is none").into()));
         }
+        Ok(DeviceUuid::from(uuid))
+    }
+
+    /// Who the device is.
+    pub(super) fn identity(&mut self, index: u32) -> Result<Identity, Fault> {
+        let uuid = self.uuid()?;
         let name = match self.asking.ask("its name", || self.device.name()) {
             Ok(name) if !name.trim().is_empty() => {
                 name.trim().replace(|c: char| c.is_control(), "\u{fffd}")
@@ -91,12 +115,27 @@ impl<'nvml> Gauge<'nvml> {
             },
         };
         self.is_unified = is_unified(&name);
-        Ok(Identity { uuid: DeviceUuid::from(uuid), name: Arc::from(name), index })
+        let minor = match self.ask("its minor number", Device::minor_number) {
+            Ok(minor) => Some(minor),
+            Err(error) => match Fault::of(&error) {
+                Some(fault) => return Err(fault),
+                None => None,
+            },
+        };
+        let seat = Seat { minor, ..Seat::default() };
+        Ok(Identity { uuid, name: Arc::from(name), index, seat, mig: None })
     }
 
-    /// One reading of everything that is quick.
-    pub(super) fn read(&self, past: &mut Past, now: Timestamp) -> Result<Read, Fault> {
+    /// One reading of everything that is quick. What holds of instances only is not read where it
+    /// is cut into some: it would be of all of them.
+    pub(super) fn read(
+        &self,
+        past: &mut Past<'nvml>,
+        is_cut: bool,
+        now: Timestamp,
+    ) -> Result<Read, Fault> {
         let mut read = Read::new(now);
+        read.is_cut = is_cut;
         self.utilization(past, now, &mut read)?;
         self.memory(&mut read)?;
         let temperature =
@@ -108,11 +147,22 @@ impl<'nvml> Gauge<'nvml> {
         let throttled =
             self.clocks().map(|reasons| past.throttle.percent(reasons.intersects(HELD_DOWN), now));
         read.put(Metric::ThrottledPercent, reading(throttled)?);
+        if is_cut {
+            past.gpm = Gpm::default();
+        } else {
+            past.gpm.read(self, Of::Whole, now, &mut read)?;
+            read.processes = past.processes.read(self, None, now)?;
+        }
         Ok(read)
     }
 
     /// The mean of the driver's samples since the last reading, or else its last single look.
-    fn utilization(&self, past: &mut Past, now: Timestamp, read: &mut Read) -> Result<(), Fault> {
+    fn utilization(
+        &self,
+        past: &mut Past<'nvml>,
+        now: Timestamp,
+        read: &mut Read,
+    ) -> Result<(), Fault> {
         let gpu = self.mean("its GPU samples", Sampling::GpuUtilization, &mut past.gpu, now);
         let memory =
             self.mean("its memory samples", Sampling::MemoryUtilization, &mut past.memory, now);
@@ -155,41 +205,6 @@ impl<'nvml> Gauge<'nvml> {
         Ok(ring.take(&samples, now))
     }
 
-    fn memory(&self, read: &mut Read) -> Result<(), Fault> {
-        let memory = match self.memory_bytes() {
-            Ok((0, _)) => Err(NvmlError::NoData),
-            Ok((total, used)) if used > total => {
-                read.put_memory(&Reading::Failed(TOO_MUCH_USED.into()));
-                return Ok(());
-            }
-            Ok((total, used)) => Ok((total as f64 / MIB, used as f64 / MIB)),
-            // On other boards it says nothing about the host's.
-            Err(NvmlError::NotSupported) if self.is_unified => {
-                read.shares_memory = true;
-                host_memory().ok_or(NvmlError::NotSupported)
-            }
-            Err(error) => Err(error),
-        };
-        read.memory_total_mib = memory.as_ref().ok().map(|(total, _)| *total);
-        let used = reading(memory.map(|(_, used)| used))?;
-        read.put_memory(&used);
-        Ok(())
-    }
-
-    /// Total and used.
-    fn memory_bytes(&self) -> Result<(u64, u64), NvmlError> {
-        let v2 = self.ask("its memory", |device| {
-            device.memory_info().map(|memory| (memory.total, memory.used))
-        });
-        match v2 {
-            // An older driver; there, what is reserved is used.
-            Err(error) if is_absent(&error) || is_version(&error) => {
-                self.ask("its memory as old drivers tell it", raw::memory_v1)
-            }
-            other => other,
-        }
-    }
-
     fn power(&self, energy: &mut Energy, now: Timestamp) -> Result<Reading, Fault> {
         let counter = self.ask("its energy counter", Device::total_energy_consumption);
         if let Some(watts) = counter.ok().and_then(|counter| energy.watts(counter, now)) {
@@ -209,7 +224,7 @@ impl<'nvml> Gauge<'nvml> {
     }
 
     /// Asks the device, unless it said before that it has no such thing.
-    fn ask<T>(
+    pub(super) fn ask<T>(
         &self,
         what: &'static str,
         call: impl FnOnce(&Device<'nvml>) -> Result<T, NvmlError>,
@@ -220,6 +235,9 @@ impl<'nvml> Gauge<'nvml> {
             None => {}
         }
         let answer = self.asking.ask(what, || call(&self.device));
+        if matches!(answer, Err(NvmlError::InvalidArg | NvmlError::NotFound)) {
+            self.is_refused.set(true);
+        }
         if let Err(error) = &answer
             && is_absent(error)
         {
@@ -274,10 +292,6 @@ fn again(error: &NvmlError) -> NvmlError {
     }
 }
 
-fn is_version(error: &NvmlError) -> bool {
-    matches!(error, NvmlError::UnexpectedVariant(VERSION_MISMATCH))
-}
-
 fn number(value: &SampleValue) -> f64 {
     match value {
         SampleValue::F64(value) => *value,
@@ -285,21 +299,4 @@ fn number(value: &SampleValue) -> f64 {
         SampleValue::U64(value) => *value as f64,
         SampleValue::I64(value) => *value as f64,
     }
-}
-
-/// Whether a board of that name shares the host's memory.
-fn is_unified(name: &str) -> bool {
-    let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    words.any(|word| UNIFIED.iter().any(|known| word.eq_ignore_ascii_case(known)))
-}
-
-/// The host's memory, total and used MiB, where a GPU shares it.
-fn host_memory() -> Option<(f64, f64)> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let mib = |key: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-        line.trim().strip_suffix(" kB")?.parse().ok().map(|kib: f64| kib / 1_024.0)
-    };
-    let total = mib("MemTotal:")?;
-    Some((total, total - mib("MemAvailable:")?))
 }

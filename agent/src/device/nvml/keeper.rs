@@ -28,8 +28,6 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 const ENDING: Duration = Duration::from_secs(1);
 /// Threads that hang in the driver, after which no more are started.
 const MOST_STUCK: usize = 64;
-/// How long the first readings of a session that follows another may take.
-const READING: Duration = Duration::from_secs(1);
 /// Why the new library is not read.
 const OLD: &str = "NVIDIA's library was replaced, but a call that hangs holds the old one; \
                    only a new process gets the new one";
@@ -166,11 +164,11 @@ fn serve(board: &Arc<Board>, library: &Arc<Library>) -> Closed {
     let before = before.as_deref();
     let session = Arc::new(Session::new(board.clock, lanes(count, before, is_well)));
     let mut crew = Crew::new(&board.threads, library, &session);
-    let closed = match crew.complete(board.settings.slow) {
+    let closed = match crew.complete(&board.settings) {
         Ok(()) => {
             mark_hanging(&session, &crew);
             if before.is_some() && is_well {
-                wait_for_readings(board, &session);
+                session.wait_for_readings(|| board.state.lock().closing);
             }
             board.publish(&session);
             watch(board, library, &session, &mut crew)
@@ -209,23 +207,6 @@ fn mark_hanging(session: &Session, crew: &Crew) {
     }
 }
 
-/// Waits until every device that can be read has been, so that nothing is missing meanwhile.
-fn wait_for_readings(board: &Board, session: &Session) {
-    let begun = board.clock.now();
-    drop(session.begin());
-    let is_settled = |lane: &Mutex<Lane>| {
-        let lane = lane.lock();
-        lane.failure.is_some() || lane.read.as_ref().is_some_and(|read| read.at >= begun)
-    };
-    while !session.lanes.iter().all(is_settled)
-        && session.over().is_none()
-        && !board.state.lock().closing
-        && board.clock.now().since(begun) < READING
-    {
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// Returns why the session is over.
 fn watch(board: &Board, library: &Arc<Library>, session: &Session, crew: &mut Crew) -> Closed {
     let mut all_failed_since = None;
@@ -251,7 +232,7 @@ fn watch(board: &Board, library: &Arc<Library>, session: &Session, crew: &mut Cr
         if file == File::Replaced || is_gone && was_gone {
             return Closed::Changed("NVIDIA's library was replaced".into());
         }
-        if let Err(why) = crew.complete(board.settings.slow) {
+        if let Err(why) = crew.complete(&board.settings) {
             return Closed::Why(why);
         }
         let now = board.clock.now();

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nvml_wrapper::error::NvmlError;
+use shared::frame::Mig;
 use shared::identity::DeviceUuid;
-use shared::metric::{Metric, MetricSet};
+use shared::metric::Metric;
 use shared::process::Clock;
 use shared::reading::{Reading, Readings};
 use shared::time::Timestamp;
@@ -17,24 +18,11 @@ use shared::time::Timestamp;
 use parking_lot::Mutex;
 use tracing::warn;
 
+use super::read::{Read, failed};
 use crate::device::{ObservedDevice, Processes, Seat};
 
 /// What is read by the device's other thread.
 const SLOW: [Metric; 2] = [Metric::PcieTxKbps, Metric::PcieRxKbps];
-
-/// What a GPU is asked for; where it fails as a whole, all of it has failed.
-const METRICS: [Metric; 10] = [
-    Metric::GpuUtilization,
-    Metric::MemoryUtilization,
-    Metric::MemoryUsedPercent,
-    Metric::MemoryUsedMib,
-    Metric::Temperature,
-    Metric::PowerDraw,
-    Metric::PcieTxKbps,
-    Metric::PcieRxKbps,
-    Metric::SmClockMhz,
-    Metric::ThrottledPercent,
-];
 
 /// How long an XID is worth telling.
 const XID_TOLD: Duration = Duration::from_secs(3_600);
@@ -45,47 +33,19 @@ pub(super) struct Identity {
     pub(super) uuid: DeviceUuid,
     pub(super) name: Arc<str>,
     pub(super) index: u32,
+    pub(super) seat: Seat,
+    /// Of a MIG instance.
+    pub(super) mig: Option<Mig>,
 }
 
-/// One reading of a device.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Read {
-    pub(super) at: Timestamp,
-    pub(super) memory_total_mib: Option<f64>,
-    /// Whether its memory is the host's.
-    pub(super) shares_memory: bool,
-    readings: Vec<(Metric, Reading)>,
-}
-
-impl Read {
-    pub(super) fn new(at: Timestamp) -> Self {
-        Self { at, ..Self::default() }
-    }
-
-    pub(super) fn put(&mut self, metric: Metric, reading: Reading) {
-        self.readings.push((metric, reading));
-    }
-
-    /// Used memory, also as a part of the total.
-    pub(super) fn put_memory(&mut self, used_mib: &Reading) {
-        let total = self.memory_total_mib.unwrap_or(f64::INFINITY);
-        let percent = match used_mib {
-            Reading::Ok(used) => Reading::Ok(used / total * 100.0),
-            other => other.clone(),
-        };
-        self.put(Metric::MemoryUsedPercent, percent);
-        self.put(Metric::MemoryUsedMib, used_mib.clone());
-    }
-
-    /// Why there is no value at all, where something failed.
-    pub(super) fn failure(&self) -> Option<&Arc<str>> {
-        let has_value = self.readings.iter().any(|(_, reading)| reading.value().is_some());
-        let mut failures = self.readings.iter().filter_map(|(_, reading)| match reading {
-            Reading::Failed(reason) => Some(reason),
-            Reading::Ok(_) | Reading::Unsupported => None,
-        });
-        failures.next().filter(|_| !has_value)
-    }
+/// A MIG instance of the device at one index.
+#[derive(Clone, Debug)]
+pub(super) struct Instance {
+    pub(super) identity: Identity,
+    /// Its newest reading.
+    pub(super) read: Option<Read>,
+    /// Why it cannot be read, since that reading.
+    pub(super) failure: Option<Arc<str>>,
 }
 
 /// What is known of the device at one index.
@@ -104,6 +64,8 @@ pub(super) struct Lane {
     pub(super) slow: Option<Read>,
     /// Its last XID, and when that was.
     pub(super) xid: Option<(u64, Timestamp)>,
+    /// What it is cut into.
+    pub(super) instances: Vec<Instance>,
 }
 
 /// What decides how a lane is told.
@@ -130,6 +92,7 @@ impl Lane {
             failure: trouble,
             read: before.read.clone(),
             xid: before.xid,
+            instances: before.instances.clone(),
             ..Self::default()
         }
     }
@@ -155,37 +118,38 @@ impl Lane {
 
     /// Whether there is something to say about it.
     pub(super) fn has_settled(&self, view: View<'_>) -> bool {
-        let is_read = self.read.is_some() && self.slow.is_some();
+        let is_read = self.read.is_some() && self.slow.is_some() && !self.is_waiting();
         is_read || self.failure.is_some() || self.silent_for(view).is_some()
     }
 
-    /// What is seen of it; else why it is not to be identified.
-    pub(super) fn observed(&self, view: View<'_>) -> Result<ObservedDevice, Arc<str>> {
+    /// Whether it was read after `begun`, or cannot be.
+    pub(super) fn was_read_since(&self, begun: Timestamp) -> bool {
+        let is_new = self.read.as_ref().is_some_and(|read| read.at >= begun);
+        self.failure.is_some() || is_new && !self.is_waiting()
+    }
+
+    /// Whether something takes another reading to be there.
+    pub(super) fn is_waiting(&self) -> bool {
+        let instances = self.instances.iter().filter_map(|instance| instance.read.as_ref());
+        self.read.iter().chain(instances).any(|read| read.is_waiting)
+    }
+
+    /// What is seen of it and then of its instances; else why it is not to be identified.
+    pub(super) fn observed(&self, view: View<'_>) -> Result<Vec<ObservedDevice>, Arc<str>> {
         let failure = self.why_failed(view);
         let Some(identity) = &self.identity else {
             return Err(failure.unwrap_or_else(|| "not read yet".into()));
         };
         let read = self.read.as_ref();
-        let readings = match (failure, read) {
-            (Some(failure), _) => self.failed(&failure),
-            (None, None) => self.failed(&"not read yet".into()),
+        let failed = |reason| failed(self.read.iter().chain(&self.slow), reason);
+        let readings = match (&failure, read) {
+            (Some(failure), _) => failed(failure),
+            (None, None) => failed(&"not read yet".into()),
             (None, Some(read)) => self.readings(read, view),
         };
-        // A failure does not make it younger; what was never read is as old as the source.
-        let age = view.now.since(read.map_or(Timestamp::START, |read| read.at));
-        Ok(ObservedDevice {
-            uuid: identity.uuid.clone(),
-            index: identity.index,
-            name: identity.name.clone(),
-            memory_total_mib: read.and_then(|read| read.memory_total_mib),
-            mig: None,
-            holders: Vec::new(),
-            reason: self.remark(view),
-            age,
-            readings,
-            seat: Seat::default(),
-            processes: Processes::default(),
-        })
+        let device = told(identity, read, failure.as_ref(), (readings, self.remark(view)), view);
+        let instances = self.instances.iter().map(|it| it.observed(failure.as_ref(), view));
+        Ok(std::iter::once(device).chain(instances).collect())
     }
 
     fn why_failed(&self, view: View<'_>) -> Option<Arc<str>> {
@@ -219,8 +183,9 @@ impl Lane {
     }
 
     fn readings(&self, read: &Read, view: View<'_>) -> Readings {
-        let slow = SLOW.into_iter().map(|metric| (metric, self.slow_reading(metric, view)));
-        read.readings.iter().cloned().chain(slow).collect()
+        let slow = SLOW.into_iter().filter(|metric| read.get(*metric).is_none());
+        let slow = slow.map(|metric| (metric, self.slow_reading(metric, view)));
+        read.readings().chain(slow).collect()
     }
 
     fn slow_reading(&self, metric: Metric, view: View<'_>) -> Reading {
@@ -228,26 +193,13 @@ impl Lane {
             return Reading::Failed("not read yet".into());
         };
         let age = view.now.since(slow.at);
-        match slow.readings.iter().find(|(read, _)| *read == metric) {
-            Some((_, Reading::Ok(_))) if age > view.slow => {
+        match slow.get(metric) {
+            Some(Reading::Ok(_)) if age > view.slow => {
                 Reading::Failed(format!("not read for {} s", age.as_secs()).into())
             }
-            Some((_, reading)) => reading.clone(),
+            Some(reading) => reading.clone(),
             None => Reading::Unsupported,
         }
-    }
-
-    /// Every reading that the device has, failed.
-    fn failed(&self, reason: &Arc<str>) -> Readings {
-        let mut missing = MetricSet::default();
-        let reads = self.read.iter().chain(&self.slow);
-        for (metric, reading) in reads.flat_map(|read| &read.readings) {
-            if *reading == Reading::Unsupported {
-                missing.insert(*metric);
-            }
-        }
-        let has = METRICS.into_iter().filter(|metric| !missing.contains(*metric));
-        has.map(|metric| (metric, Reading::Failed(reason.clone()))).collect()
     }
 
     /// What people should know about it; the same text for as long as it is true.
@@ -256,8 +208,52 @@ impl Lane {
         let shares =
             shares.then(|| "its memory is the host's, shared with everything on it".into());
         let xid = self.recent_xid(view).map(|xid| format!("the driver reported XID {xid}"));
-        let remarks: Vec<String> = shares.into_iter().chain(xid).collect();
+        let is_cut = self.read.as_ref().is_some_and(|read| read.is_cut);
+        let cut = is_cut.then(|| "MIG is on; its instances are devices of their own".into());
+        let remarks: Vec<String> = shares.into_iter().chain(cut).chain(xid).collect();
         (!remarks.is_empty()).then(|| remarks.join("; ").into())
+    }
+}
+
+impl Instance {
+    /// What is seen of it, where its GPU does not fail as a whole.
+    fn observed(&self, of_gpu: Option<&Arc<str>>, view: View<'_>) -> ObservedDevice {
+        let read = self.read.as_ref();
+        let failure = of_gpu.or(self.failure.as_ref());
+        let readings = match (failure, read) {
+            (Some(failure), _) => failed(self.read.iter(), failure),
+            (None, None) => failed(self.read.iter(), &"not read yet".into()),
+            (None, Some(read)) => read.readings().collect(),
+        };
+        told(&self.identity, read, failure, (readings, None), view)
+    }
+}
+
+fn told(
+    identity: &Identity,
+    read: Option<&Read>,
+    failure: Option<&Arc<str>>,
+    (readings, reason): (Readings, Option<Arc<str>>),
+    view: View<'_>,
+) -> ObservedDevice {
+    let processes = match (read.map(|read| &read.processes), failure) {
+        (None | Some(Processes::Unasked), _) => Processes::Unasked,
+        (Some(_), Some(failure)) => Processes::Failed(failure.clone()),
+        (Some(processes), None) => processes.clone(),
+    };
+    ObservedDevice {
+        uuid: identity.uuid.clone(),
+        index: identity.index,
+        name: identity.name.clone(),
+        memory_total_mib: read.and_then(|read| read.memory_total_mib),
+        mig: identity.mig.clone(),
+        holders: Vec::new(),
+        reason,
+        // A failure does not make it younger; what was never read is as old as the source.
+        age: view.now.since(read.map_or(Timestamp::START, |read| read.at)),
+        readings,
+        seat: identity.seat,
+        processes,
     }
 }
 

@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use shared::time::Timestamp;
 
+/// What each process used of a device's time.
+pub(super) mod usage;
+
 /// How long a mean may stand without new samples.
 const HOLD: Duration = Duration::from_secs(2);
 /// What is taken of the driver's ring where nothing was taken before.

@@ -15,9 +15,11 @@ use tracing::{info, warn};
 
 use super::fault::Fault;
 use super::gauge::{Gauge, Past, reading};
-use super::lane::{Asking, Identity, Lane, Read};
+use super::lane::{Asking, Identity, Lane};
 use super::library::Library;
+use super::mig::Cut;
 use super::raw;
+use super::read::Read;
 use super::session::Session;
 
 /// How long a handle is used: what it stands for, and can do, may have changed.
@@ -25,9 +27,16 @@ const HANDLE_LIFE: Duration = Duration::from_secs(60);
 /// Time until a device that failed is tried again; it doubles up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// Reads the device at `index` once a round.
-pub(super) fn read(library: &Library, session: &Session, index: usize) {
-    let mut past = Past::default();
+/// What is remembered of a device over its handles.
+#[derive(Default)]
+struct Known<'nvml> {
+    past: Past<'nvml>,
+    cut: Cut<'nvml>,
+}
+
+/// Reads the device at `index`, and its MIG instances, once a round; looks for these every `look`.
+pub(super) fn read(library: &Library, session: &Session, index: usize, look: Duration) {
+    let mut known = Known::default();
     let mut gauge: Option<(Gauge<'_>, Timestamp)> = None;
     let mut retry = (RETRY.0, Timestamp::LONG_AGO);
     let mut seen = 0;
@@ -38,10 +47,10 @@ pub(super) fn read(library: &Library, session: &Session, index: usize) {
         if gauge.is_none() && now < retry.1 {
             continue;
         }
-        match once(library, session, index, (&mut gauge, &mut past), now) {
+        match once(library, session, (index, look), (&mut gauge, &mut known), now) {
             Ok(read) => {
                 retry = (RETRY.0, Timestamp::LONG_AGO);
-                succeed(&session.lanes[index], read, index);
+                succeed(&session.lanes[index], read, &known.cut, index);
             }
             Err(Fault::Library(reason)) => {
                 fail(&session.lanes[index], &reason, index);
@@ -56,30 +65,36 @@ pub(super) fn read(library: &Library, session: &Session, index: usize) {
     }
 }
 
-type State<'a, 'nvml> = (&'a mut Option<(Gauge<'nvml>, Timestamp)>, &'a mut Past);
+type State<'a, 'nvml> = (&'a mut Option<(Gauge<'nvml>, Timestamp)>, &'a mut Known<'nvml>);
 
 fn once<'nvml>(
     library: &'nvml Library,
     session: &'nvml Session,
-    index: usize,
-    (gauge, past): State<'_, 'nvml>,
+    (index, look): (usize, Duration),
+    (gauge, known): State<'_, 'nvml>,
     now: Timestamp,
 ) -> Result<Read, Fault> {
-    if let Some((gauge, _)) = gauge {
-        return read_once(gauge, past, now);
+    if gauge.is_none() {
+        let number = u32::try_from(index).unwrap_or(u32::MAX);
+        let opened = Gauge::open(library, number, session.asking(index));
+        let mut opened = opened.map_err(|error| Fault::of_device(&error))?;
+        // A UUID that cannot be read is no reason to forget whose place this is: it is the same
+        // GPU, failed, until another one answers.
+        let identity = opened.identity(number)?;
+        forget_elsewhere(session, index, &identity);
+        if !session.lanes[index].lock().meet(identity, raw::handle(&opened.device)) {
+            *known = Known::default();
+        }
+        known.cut.look_again();
+        *gauge = Some((opened, now));
     }
-    let number = u32::try_from(index).unwrap_or(u32::MAX);
-    let opened = Gauge::open(library, number, session.asking(index));
-    let mut opened = opened.map_err(|error| Fault::of_device(&error))?;
-    // A UUID that cannot be read is no reason to forget whose place this is: it is the same GPU,
-    // failed, until another one answers.
-    let identity = opened.identity(number)?;
-    forget_elsewhere(session, index, &identity);
-    if !session.lanes[index].lock().meet(identity, raw::handle(&opened.device)) {
-        *past = Past::default();
-    }
-    let (opened, _) = gauge.insert((opened, now));
-    read_once(opened, past, now)
+    let Some((gauge, _)) = gauge else { return Err(Fault::Device("it has no handle".into())) };
+    let whose = session.lanes[index].lock().identity.clone();
+    let whose = whose.ok_or_else(|| Fault::Device("its UUID is not known".into()))?;
+    known.cut.look(gauge, &whose, now, look)?;
+    let read = read_once(gauge, &mut known.past, known.cut.is_cut(), now)?;
+    known.cut.read(gauge, &whose, now)?;
+    Ok(read)
 }
 
 /// A GPU that answers here is not at another index, where it failed since or was before the
@@ -96,20 +111,26 @@ fn forget_elsewhere(session: &Session, index: usize, identity: &Identity) {
 }
 
 /// A device of which nothing at all can be read has failed as a whole.
-fn read_once(gauge: &Gauge<'_>, past: &mut Past, now: Timestamp) -> Result<Read, Fault> {
-    let read = gauge.read(past, now)?;
+fn read_once<'nvml>(
+    gauge: &Gauge<'nvml>,
+    past: &mut Past<'nvml>,
+    is_cut: bool,
+    now: Timestamp,
+) -> Result<Read, Fault> {
+    let read = gauge.read(past, is_cut, now)?;
     match read.failure() {
         Some(reason) => Err(Fault::Device(reason.clone())),
         None => Ok(read),
     }
 }
 
-fn succeed(lane: &parking_lot::Mutex<Lane>, read: Read, index: usize) {
+fn succeed(lane: &parking_lot::Mutex<Lane>, read: Read, cut: &Cut<'_>, index: usize) {
     let mut lane = lane.lock();
     if lane.failure.take().is_some() {
         info!(index, "GPU can be read again");
     }
     lane.read = Some(read);
+    lane.instances = cut.told();
 }
 
 fn fail(lane: &parking_lot::Mutex<Lane>, reason: &Arc<str>, index: usize) {
@@ -129,12 +150,16 @@ pub(super) fn read_slowly(library: &Library, session: &Session, index: usize, pe
     loop {
         let number = u32::try_from(index).unwrap_or(u32::MAX);
         let mut slow = Read::new(session.clock.now());
-        let gauge = Gauge::open(library, number, asking);
-        for (metric, counter) in [
-            (Metric::PcieTxKbps, PcieUtilCounter::Send),
-            (Metric::PcieRxKbps, PcieUtilCounter::Receive),
-        ] {
-            slow.put(metric, pcie(gauge.as_ref(), counter));
+        let is_counted =
+            lane.lock().read.as_ref().is_some_and(|read| read.get(Metric::PcieTxKbps).is_some());
+        if !is_counted {
+            let gauge = Gauge::open(library, number, asking);
+            for (metric, counter) in [
+                (Metric::PcieTxKbps, PcieUtilCounter::Send),
+                (Metric::PcieRxKbps, PcieUtilCounter::Receive),
+            ] {
+                slow.put(metric, pcie(gauge.as_ref(), counter));
+            }
         }
         lane.lock().slow = Some(slow);
         if !session.sleep(period) {

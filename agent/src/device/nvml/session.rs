@@ -4,6 +4,7 @@
 //! a device that hangs delays one round and no more.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -12,6 +13,9 @@ use shared::time::Timestamp;
 use tokio::sync::oneshot;
 
 use super::lane::{Asking, Lane};
+
+/// How long the first readings of a session that follows another may take.
+const READING: Duration = Duration::from_secs(1);
 
 /// What the threads of one opening share; the library itself is theirs.
 pub(super) struct Session {
@@ -79,6 +83,23 @@ impl Session {
         drop(rounds);
         self.next.notify_all();
         is_done
+    }
+
+    /// Waits until every device that can be read has been, so that nothing is missing meanwhile.
+    pub(super) fn wait_for_readings(&self, is_closing: impl Fn() -> bool) {
+        let begun = self.clock.now();
+        drop(self.begin());
+        while !self.lanes.iter().all(|lane| lane.lock().was_read_since(begun))
+            && self.over().is_none()
+            && !is_closing()
+            && self.clock.now().since(begun) < READING
+        {
+            thread::sleep(Duration::from_millis(2));
+            // Some readings are made of two.
+            if self.lanes.iter().any(|lane| lane.lock().is_waiting()) {
+                drop(self.begin());
+            }
+        }
     }
 
     /// Ends the round for the thread of `device`, and waits for one after `seen`; none is the end.

@@ -197,7 +197,7 @@ fn a_gpu_that_hangs_does_not_silence_the_xids_of_the_others() {
 }
 
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl std::io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -212,7 +212,7 @@ impl std::io::Write for Log {
 
 impl Log {
     /// The log of the whole process.
-    fn of_all() -> &'static Self {
+    pub(super) fn of_all() -> &'static Self {
         static LOG: OnceLock<Log> = OnceLock::new();
         LOG.get_or_init(|| {
             let log = Self::default();
@@ -223,7 +223,7 @@ impl Log {
         })
     }
 
-    fn count(&self, words: &str, uuid: &str) -> usize {
+    pub(super) fn count(&self, words: &str, uuid: &str) -> usize {
         let text = String::from_utf8(self.0.lock().clone()).unwrap();
         text.lines().filter(|line| line.contains(words) && line.contains(uuid)).count()
     }
