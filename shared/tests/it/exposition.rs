@@ -14,7 +14,7 @@ fn only(page: &str) -> Series<'_> {
     series.clone()
 }
 
-fn labels<'a>(series: &'a Series<'_>) -> Vec<(String, String)> {
+fn labels(series: &Series<'_>) -> Vec<(String, String)> {
     series.labels.iter().map(|(name, value)| (name.into_owned(), value.into_owned())).collect()
 }
 
