@@ -3,6 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that finds no value should stop there")]
 
 mod cli;
+mod engine_pages;
+mod engine_rates;
+mod engines;
 mod fake_nvml;
 mod frame;
 mod layering;
