@@ -131,10 +131,10 @@ impl Reader {
                     }
                     parts.push(selected.level(&more, *across));
                 }
-                Reading::checked(entry.metric, parts.iter().sum::<f64>() * scale)
+                checked(entry.metric, parts.iter().sum::<f64>() * scale)
             }
             How::PerSecond { .. } => match self.rates.per_second(selected.selection, place) {
-                Some(rate) => Reading::checked(entry.metric, rate),
+                Some(rate) => checked(entry.metric, rate),
                 None => first(),
             },
             How::MeanOf { scale, .. } => match self.rates.grown(selected.selection, place) {
@@ -145,10 +145,17 @@ impl Reader {
     }
 }
 
+/// The value without what adding and dividing fractions leaves behind the last digit that counts.
+fn checked(metric: Metric, value: f64) -> Reading {
+    const BILLIONTHS: f64 = 1e9;
+    let rounded = (value * BILLIONTHS).round() / BILLIONTHS;
+    Reading::checked(metric, if rounded.is_finite() { rounded } else { value })
+}
+
 /// 0/0 is zero: nothing happened. Something by nothing is not known.
 fn mean(metric: Metric, grown: Grown, scale: f64) -> Reading {
     if grown.count > 0.0 {
-        Reading::checked(metric, grown.sum / grown.count * scale)
+        checked(metric, grown.sum / grown.count * scale)
     } else if grown.sum > 0.0 {
         let time = grown.sum * scale;
         Reading::Failed(format!("{time} ms were counted for no finished request").into())

@@ -5,6 +5,7 @@
 mod cli;
 mod engine_pages;
 mod engine_rates;
+mod engine_scrape;
 mod engines;
 mod fake_nvml;
 mod frame;
@@ -19,5 +20,6 @@ mod process;
 mod replay;
 mod replay_file;
 mod simulated;
+mod site;
 mod support;
 mod uplink;
