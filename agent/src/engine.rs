@@ -25,6 +25,8 @@ use tracing::{info, warn};
 
 use crate::device::{Observation, ObservedEngine};
 
+/// A page that a person names.
+pub mod address;
 /// How every engine names what.
 pub mod dialect;
 /// The text of a page → whose it is, and its series.

@@ -14,10 +14,12 @@ const MAX_SERIES: usize = 8_192;
 /// Names shown of what was found.
 const MAX_FOUND: usize = 8;
 
+/// Names and values, ordered by name.
+pub(super) type Labels = Vec<(String, String)>;
+
 /// One series that is read.
 pub(super) struct Sample {
-    /// Ordered by name.
-    pub(super) labels: Vec<(String, String)>,
+    pub(super) labels: Labels,
     /// None where the page gives it two values.
     pub(super) value: Option<f64>,
 }
@@ -99,7 +101,7 @@ fn collect(text: &str, dialect: &'static Dialect) -> Result<Page, String> {
     let wanted: HashSet<&'static str> =
         dialect.entries.iter().flat_map(|entry| entry.names()).collect();
     let mut page = Page { dialect, samples: HashMap::new(), found: Vec::new(), broken: None };
-    let mut places: HashMap<(&'static str, Vec<(String, String)>), usize> = HashMap::new();
+    let mut places: HashMap<(&'static str, Labels), usize> = HashMap::new();
     for series in parse(text) {
         let series = match series {
             Ok(series) => series,
@@ -137,8 +139,8 @@ fn collect(text: &str, dialect: &'static Dialect) -> Result<Page, String> {
     Ok(page)
 }
 
-fn labels(series: &Series<'_>) -> Vec<(String, String)> {
-    let mut labels: Vec<_> =
+fn labels(series: &Series<'_>) -> Labels {
+    let mut labels: Labels =
         series.labels.iter().map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
     labels.sort();
     labels

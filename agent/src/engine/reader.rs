@@ -21,7 +21,7 @@ const FIRST_SCRAPE: &str = "no earlier scrape to compare with yet";
 /// Reads one engine, scrape after scrape.
 pub struct Reader {
     /// Whose counters are remembered.
-    dialect: Option<&'static str>,
+    dialect: Option<&'static Dialect>,
     rates: Rates,
 }
 
@@ -51,7 +51,8 @@ impl Reader {
         now: Timestamp,
     ) -> Result<Vec<Readings>, String> {
         let page = page::read(text, expected)?;
-        if self.dialect.replace(page.dialect.name) != Some(page.dialect.name) {
+        let before = self.dialect.replace(page.dialect).map(|dialect| dialect.name);
+        if before != Some(page.dialect.name) {
             self.rates.forget();
         }
         self.rates.begin(now);
@@ -64,6 +65,11 @@ impl Reader {
             Err(why) => failed(&why.into()),
         });
         Ok(readings.collect())
+    }
+
+    /// What people call the engine, once a page was read.
+    pub fn engine(&self) -> Option<&'static str> {
+        self.dialect.map(|dialect| dialect.title)
     }
 
     /// Records what the counters of one entry grew by, for every selection.
@@ -231,12 +237,12 @@ fn is_of(entry: &Entry, sample: &Sample) -> bool {
 
 /// Counters of an entry, or sums with their counts; no value where it is no number of things.
 fn cumulative<'a>(page: &'a Page, entry: &Entry) -> Vec<(&'a Sample, Option<Grown>)> {
-    let samples = |name| page.samples.get(name).map_or(&[] as &[Sample], Vec::as_slice);
+    let samples = |name: &&str| page.samples.get(*name).map_or(&[] as &[Sample], Vec::as_slice);
     let usable = |sample: &Sample| sample.value.filter(|v| v.is_finite() && *v >= 0.0);
     match entry.how {
         How::Level { .. } => Vec::new(),
         How::PerSecond { names } => {
-            let found = names.iter().map(|name| samples(name)).find(|found| !found.is_empty());
+            let found = names.iter().map(&samples).find(|found| !found.is_empty());
             let found = found.unwrap_or_default().iter();
             found
                 .map(|sample| (sample, usable(sample).map(|sum| Grown { sum, count: 0.0 })))

@@ -3,7 +3,9 @@
 use std::io::Write as _;
 use std::time::Duration;
 
+use agent::engine::address::PageAddress;
 use agent::engine::scrape::{Limits, fetch};
+use agent::local::doctor::engines;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use shared::brief::EnginePage;
@@ -158,4 +160,40 @@ async fn nobody_is_waited_for_longer_than_the_limit() {
         let why = fetch(site.ip(), &site.page(), HASTY).await;
         assert_eq!(why, Err("it took longer than 200ms".to_owned()));
     }
+}
+
+#[test]
+fn a_page_that_a_person_names_is_an_address() {
+    for (written, read) in [
+        ("http://10.0.0.7:8000", "http://10.0.0.7:8000/metrics"),
+        ("http://10.0.0.7:8000/", "http://10.0.0.7:8000/metrics"),
+        ("HTTP://[fd00::7]:8000/v1/metrics?a=b", "http://[fd00::7]:8000/v1/metrics?a=b"),
+    ] {
+        assert_eq!(written.parse::<PageAddress>().unwrap().to_string(), read);
+    }
+    for (written, why) in [
+        ("https://10.0.0.7:8000/", "it does not begin with http://"),
+        ("10.0.0.7:8000", "it does not begin with http://"),
+        ("http://10.0.0.7/metrics", "it does not name an IP address and a port"),
+        ("http://vllm:8000/metrics", "it does not name an IP address and a port"),
+        ("http://10.0.0.7:0/metrics", "0 is no port"),
+        ("http://", "not a URL"),
+    ] {
+        let error = written.parse::<PageAddress>().unwrap_err().to_string();
+        assert_eq!(error, format!("engine page {written:?}: {why}; write http://IP:PORT/PATH"));
+    }
+}
+
+#[tokio::test]
+async fn the_doctor_looks_at_engine_pages() {
+    let site =
+        Site::start(page("vllm:num_requests_waiting 3\nvllm:kv_cache_usage_perc 0.5\n")).await;
+    let address: PageAddress = format!("http://{}", site.address).parse().unwrap();
+    let pages = [address.clone(), address.clone()];
+    let found = format!("{address}: vLLM, requests_waiting 3, kv_cache_usage 50%");
+    assert_eq!(engines(&pages).await, Ok(format!("{found}; {found}")));
+    site.says(response("503 Service Unavailable", "text/plain", ""));
+    let broken = engines(&pages).await.unwrap_err();
+    assert_eq!(broken.said, format!("{address}: HTTP 503 Service Unavailable"));
+    assert_eq!(broken.next, format!("curl -sS -i -H 'Accept: text/plain' {address}"));
 }

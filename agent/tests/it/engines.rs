@@ -244,7 +244,7 @@ async fn a_pod_that_the_source_speaks_for_is_not_read() {
         let engines = vec![replayed.clone()];
         let mut observation = Observation { engines, ..Observation::default() };
         node.engines.add(&mut observation, node.clock.now());
-        assert_eq!(observation.engines, [replayed.clone()]);
+        assert_eq!(observation.engines, std::slice::from_ref(&replayed));
     };
     // The scraper hears of it and stops asking.
     let quiet = async {

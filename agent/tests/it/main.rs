@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that finds no value should stop there")]
 
 mod cli;
+mod engine_odd_pages;
 mod engine_pages;
 mod engine_rates;
 mod engine_scrape;
