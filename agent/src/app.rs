@@ -33,6 +33,9 @@ use crate::uplink::address::Gateway;
 /// How long the hardware is waited for before the pages are served without it.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
 
+/// Readings of engines that are this old come close to what triggers take for missing.
+const OLD_ENGINE: Duration = Duration::from_secs(5);
+
 /// How long a client of the local pages may take to leave.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -120,6 +123,10 @@ impl App {
         }
         let no_more_tries = CancellationToken::new();
         let briefs = watch::Sender::new(None);
+        if self.engine_interval > OLD_ENGINE {
+            let interval = self.engine_interval;
+            warn!(?interval, "triggers on engines need a staleAfter well above --engine-interval");
+        }
         let scraper = Scraper {
             interval: self.engine_interval,
             limits: Limits::default(),

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use proto::convert::MAX_ENGINES;
 use shared::brief::{Brief, BriefedPod, EngineTarget};
 use shared::frame::Engine;
 use shared::identity::{PodKey, PodUid};
@@ -81,7 +82,9 @@ impl Engines {
         for (pod, Read { uid, newest }) in pods {
             let newest = newest.lock();
             let Some(Scrape { at, readings, .. }) = &*newest else { continue };
-            observation.engines.extend(readings.iter().map(|(labels, readings)| ObservedEngine {
+            let room = MAX_ENGINES.saturating_sub(observation.engines.len());
+            let readings = readings.iter().take(room);
+            observation.engines.extend(readings.map(|(labels, readings)| ObservedEngine {
                 engine: Engine { pod: pod.clone(), uid: Some(uid.clone()), labels: labels.clone() },
                 age: now.since(*at),
                 readings: readings.clone(),
@@ -154,6 +157,10 @@ impl Scraper {
             .filter(|pod| !pod.finished && !without.contains(&pod.key))
             .filter_map(|pod| Some((&pod.key, (pod, address(pod)?, pod.engine.as_ref()?))))
             .collect();
+        let selections: usize = wanted.values().map(|(_, _, target)| target.labels.len()).sum();
+        if selections > MAX_ENGINES {
+            warn!(selections, "only the first {MAX_ENGINES} selections of engines are reported");
+        }
         running.retain(|key, task| {
             let stays =
                 wanted.get(key).is_some_and(|(pod, ip, _)| pod.uid == task.uid && *ip == task.ip);

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::convert::MAX_REASON;
 use shared::exposition::Matchers;
 use shared::metric::{Metric, Scope};
 use shared::reading::{Reading, Readings};
@@ -62,7 +63,7 @@ impl Reader {
         }
         let readings = selected.into_iter().map(|selected| match selected {
             Ok(selected) => self.readings(&selected),
-            Err(why) => failed(&why.into()),
+            Err(why) => failed(&why),
         });
         Ok(readings.collect())
     }
@@ -120,20 +121,20 @@ impl Reader {
             match entry.absent {
                 Absent::Nothing => {}
                 Absent::Unsupported => return Reading::Unsupported,
-                Absent::Failed => return Reading::Failed(selected.missing(entry).into()),
+                Absent::Failed => return unknown(&selected.missing(entry)),
             }
         }
         if let Some(why) = samples.iter().find_map(|(name, sample)| unusable(name, sample)) {
-            return Reading::Failed(why.into());
+            return unknown(&why);
         }
-        let first = || Reading::Failed(FIRST_SCRAPE.into());
+        let first = || unknown(FIRST_SCRAPE);
         match &entry.how {
             How::Level { plus, scale, across, .. } => {
                 let mut parts = vec![selected.level(&samples, *across)];
                 for name in *plus {
                     let more = selected.of_name(entry, name);
                     if let Some(why) = more.iter().find_map(|(name, more)| unusable(name, more)) {
-                        return Reading::Failed(why.into());
+                        return unknown(&why);
                     }
                     parts.push(selected.level(&more, *across));
                 }
@@ -164,7 +165,7 @@ fn mean(metric: Metric, grown: Grown, scale: f64) -> Reading {
         checked(metric, grown.sum / grown.count * scale)
     } else if grown.sum > 0.0 {
         let time = grown.sum * scale;
-        Reading::Failed(format!("{time} ms were counted for no finished request").into())
+        unknown(&format!("{time} ms were counted for no finished request"))
     } else {
         Reading::Ok(0.0)
     }
@@ -304,7 +305,13 @@ fn nothing_selected(selected: &Selected<'_>) -> String {
 }
 
 /// Every engine metric as failed for one reason.
-pub fn failed(why: &Arc<str>) -> Readings {
+pub fn failed(why: &str) -> Readings {
+    let why = unknown(why);
     let metrics = Metric::ALL.iter().filter(|metric| metric.scope() == Scope::Engine);
-    metrics.map(|metric| (*metric, Reading::Failed(why.clone()))).collect()
+    metrics.map(|metric| (*metric, why.clone())).collect()
+}
+
+/// A failure; what a page says of itself may be as long as the page.
+fn unknown(why: &str) -> Reading {
+    Reading::Failed(why[..why.floor_char_boundary(MAX_REASON)].into())
 }

@@ -84,8 +84,8 @@ async fn get(ip: IpAddr, page: &EnginePage, limits: Limits) -> Result<String, St
 fn check(response: &Response<Incoming>) -> Result<(), String> {
     let status = response.status();
     if status.is_redirection() {
-        let to = header(response, LOCATION).unwrap_or("nowhere");
-        return Err(format!("HTTP {status} to {to:?}; redirects are not followed"));
+        let to = shown(header(response, LOCATION).unwrap_or("nowhere"));
+        return Err(format!("HTTP {status} to {to}; redirects are not followed"));
     }
     if status != 200 {
         return Err(format!("HTTP {status}"));
@@ -95,7 +95,7 @@ fn check(response: &Response<Incoming>) -> Result<(), String> {
     // JSON may be llama.cpp's quoted page; what else it is, its reader says.
     match plain.as_str() {
         "" | "text/plain" | "application/openmetrics-text" | "application/json" => Ok(()),
-        _ => Err(format!("content type {kind:?}, which is no page of metrics")),
+        _ => Err(format!("content type {}, which is no page of metrics", shown(kind))),
     }
 }
 
@@ -103,12 +103,18 @@ fn packing(response: &Response<Incoming>) -> Result<bool, String> {
     match header(response, CONTENT_ENCODING).map(str::to_ascii_lowercase).as_deref() {
         None | Some("" | "identity") => Ok(false),
         Some("gzip" | "x-gzip") => Ok(true),
-        Some(other) => Err(format!("content encoding {other:?}; only gzip is read")),
+        Some(other) => Err(format!("content encoding {}; only gzip is read", shown(other))),
     }
 }
 
 fn header(response: &Response<Incoming>, name: HeaderName) -> Option<&str> {
     response.headers().get(name)?.to_str().ok()
+}
+
+/// What a server says of itself, cut to what fits a sentence.
+fn shown(text: &str) -> String {
+    const MOST: usize = 100;
+    format!("{:?}", &text[..text.floor_char_boundary(MOST)])
 }
 
 async fn body(response: Response<Incoming>, most: usize) -> Result<Vec<u8>, String> {

@@ -89,7 +89,6 @@ fn sentence(page: &EnginePage, why: &str) -> String {
 }
 
 fn trouble(target: &EngineTarget, at: Timestamp, why: String) -> Scrape {
-    let why: Arc<str> = why.into();
     let readings = target.labels.iter().map(|labels| (labels.clone(), failed(&why))).collect();
-    Scrape { at, readings, trouble: Some(why) }
+    Scrape { at, readings, trouble: Some(why.into()) }
 }

@@ -129,3 +129,14 @@ fn a_page_with_a_hundred_thousand_series_is_read_or_refused_whole() {
     let why = "it has more than 8192 series of what is read of vLLM";
     assert_eq!(refused(&own, None), why);
 }
+
+#[test]
+fn a_reason_is_a_sentence_however_long_the_page() {
+    let long = "ü".repeat(1 << 19);
+    let page = format!("vllm:num_requests_waiting{{engine=\"{long}\"}} 1\n");
+    let Reading::Failed(why) = selected(&page, "engine=0").get(Metric::RequestsWaiting) else {
+        panic!("not selected");
+    };
+    assert!(why.starts_with("no series of vLLM has engine=0; engine is one of: ü"), "{why}");
+    assert!(why.len() <= 512, "{}", why.len());
+}
