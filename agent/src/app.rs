@@ -22,6 +22,8 @@ pub mod alone;
 use crate::collector::Collector;
 use crate::config::RunConfig;
 use crate::config::alone::ReadConfig;
+use crate::engine::scrape::Limits;
+use crate::engine::{DEFAULT_INTERVAL, Engines, Scraper};
 use crate::local;
 use crate::local::http::Pages;
 use crate::owner::file::HoldersFile;
@@ -31,6 +33,9 @@ use crate::uplink::address::Gateway;
 /// How long the hardware is waited for before the pages are served without it.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
 
+/// Readings of engines that are this old come close to what triggers take for missing.
+const OLD_ENGINE: Duration = Duration::from_secs(5);
+
 /// How long a client of the local pages may take to leave.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -38,6 +43,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 pub struct App {
     node: NodeName,
     interval: Duration,
+    engine_interval: Duration,
     /// None in agent-only mode.
     gateways: Vec<Gateway>,
     collector: Collector,
@@ -63,7 +69,8 @@ impl App {
             holders: config.holders,
             replay_end: config.replay_end,
         };
-        Self::with(gateways, read, config.http_listen)
+        let engine_interval = config.engine_interval;
+        Ok(Self { engine_interval, ..Self::with(gateways, read, config.http_listen)? })
     }
 
     /// The same for an agent that only serves its local pages, on `listen`.
@@ -82,7 +89,8 @@ impl App {
         let (node, interval) = (config.node.clone(), config.interval);
         let collector = collector(config)?;
         let http = listen.map(bind).transpose()?;
-        Ok(Self { node, interval, gateways, collector, http })
+        let engine_interval = DEFAULT_INTERVAL;
+        Ok(Self { node, interval, engine_interval, gateways, collector, http })
     }
 
     /// Where the local pages are, if they are served.
@@ -115,6 +123,18 @@ impl App {
         }
         let no_more_tries = CancellationToken::new();
         let briefs = watch::Sender::new(None);
+        if self.engine_interval > OLD_ENGINE {
+            let interval = self.engine_interval;
+            warn!(?interval, "triggers on engines need a staleAfter well above --engine-interval");
+        }
+        let scraper = Scraper {
+            interval: self.engine_interval,
+            limits: Limits::default(),
+            briefs: briefs.subscribe(),
+            engines: self.collector.engines.clone(),
+            clock,
+        };
+        let scraping = tokio::spawn(scraper.run(no_more_tries.clone()));
         let mut uplinks = JoinSet::new();
         for gateway in self.gateways {
             let uplink = Uplink {
@@ -132,6 +152,7 @@ impl App {
         let collected = collector.await.context("collector");
         no_more_tries.cancel();
         serving.cancel();
+        scraping.await.context("engines")?;
         while let Some(ended) = uplinks.join_next().await {
             ended.context("uplink")?;
         }
@@ -152,6 +173,7 @@ fn collector(config: ReadConfig) -> anyhow::Result<Collector> {
     Ok(Collector {
         source: config.source.open(&config.node, config.replay_end)?,
         holders: holders.transpose()?,
+        engines: Engines::default(),
         interval: config.interval,
     })
 }

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::device::{DeviceSource, Error};
+use crate::engine::Engines;
 use crate::frame::{Taken, assemble};
 use crate::owner::file::HoldersFile;
 use crate::owner::{Declared, resolve};
@@ -32,6 +33,8 @@ pub struct Collector {
     pub source: Box<dyn DeviceSource>,
     /// Holders that win over the source's, where there is such a file.
     pub holders: Option<HoldersFile>,
+    /// Engines that are read over the network, beside those of the source.
+    pub engines: Engines,
     /// Time between two ticks.
     pub interval: Duration,
 }
@@ -109,7 +112,8 @@ impl Collector {
     /// One tick.
     pub fn take(&mut self, now: Timestamp, previous: Option<&Arc<Inventory>>) -> Taken {
         let none = Declared::new();
-        let observation = self.source.observe(now);
+        let mut observation = self.source.observe(now);
+        self.engines.add(&mut observation, now);
         let declared = self.holders.as_mut().map_or(&none, |file| file.declared(now));
         let owners = resolve(&observation, declared);
         Taken { frame: assemble(observation, owners, previous), at: now }

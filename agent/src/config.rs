@@ -13,6 +13,7 @@ use shared::process::{LogFormat, VERSION};
 
 use crate::device::SourceSpec;
 use crate::device::replay::ReplayEnd;
+use crate::engine;
 use crate::uplink::address::Gateway;
 
 /// Flags of the subcommands that show the node here.
@@ -23,6 +24,7 @@ use alone::{DoctorArgs, RecordArgs, ServeArgs, SnapshotArgs, TopArgs};
 /// Time between two samples where nothing else is said.
 pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(500);
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+const SHORTEST_ENGINE_INTERVAL: Duration = Duration::from_millis(500);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 
 /// What `run` needs to know.
@@ -36,6 +38,8 @@ pub struct RunConfig {
     pub source: SourceSpec,
     /// Time between two samples.
     pub interval: Duration,
+    /// Time between two scrapes of an engine.
+    pub engine_interval: Duration,
     /// The holders file.
     pub holders: Option<PathBuf>,
     /// What happens after the last line of a recording.
@@ -52,6 +56,7 @@ impl RunConfig {
             node,
             source,
             interval: DEFAULT_INTERVAL,
+            engine_interval: engine::DEFAULT_INTERVAL,
             holders: None,
             replay_end: ReplayEnd::default(),
             http_listen: None,
@@ -138,6 +143,9 @@ pub struct RunArgs {
     /// Time between two samples, 100ms to 60s.
     #[arg(long, env = "GPU_AGENT_INTERVAL", default_value = "500ms", value_parser = interval)]
     interval: Duration,
+    /// Time between two scrapes of an inference engine, 500ms to 60s.
+    #[arg(long, env = "GPU_AGENT_ENGINE_INTERVAL", default_value = "1s", value_parser = engine_interval)]
+    engine_interval: Duration,
     /// Serve /metrics, /healthz and /api/v1/devices here too [default: off].
     #[arg(long, value_name = "ADDR", env = "GPU_AGENT_HTTP_LISTEN")]
     http_listen: Option<SocketAddr>,
@@ -154,6 +162,7 @@ impl RunArgs {
             node: self.node.name()?,
             source: self.source.spec(),
             interval: self.interval,
+            engine_interval: self.engine_interval,
             holders: self.source.holders,
             replay_end: self.source.replay_end,
             http_listen: self.http_listen,
@@ -220,11 +229,19 @@ fn gateway(text: &str) -> Result<String, crate::uplink::address::Error> {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
+    duration(text, SHORTEST_INTERVAL)
+}
+
+fn engine_interval(text: &str) -> Result<Duration, String> {
+    duration(text, SHORTEST_ENGINE_INTERVAL)
+}
+
+fn duration(text: &str, shortest: Duration) -> Result<Duration, String> {
     let interval = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if (SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
+    if (shortest..=LONGEST_INTERVAL).contains(&interval) {
         Ok(interval)
     } else {
-        Err("write a time from 100ms to 60s".into())
+        Err(format!("write a time from {shortest:?} to 60s"))
     }
 }
 

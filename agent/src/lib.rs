@@ -19,6 +19,9 @@ pub mod device;
 /// Who holds each device, and with which share.
 pub mod owner;
 
+/// The inference engines of this node's pods.
+pub mod engine;
+
 /// Observation and owners → the frame that travels.
 pub mod frame;
 

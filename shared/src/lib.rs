@@ -22,6 +22,9 @@ pub mod frame;
 /// What a gateway tells an agent about its own node.
 pub mod brief;
 
+/// Pages of metrics in the Prometheus text format, and which of their series count.
+pub mod exposition;
+
 /// Logging, signals, the clock and build information of the two binaries.
 #[cfg(feature = "process")]
 pub mod process;

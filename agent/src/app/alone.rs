@@ -21,6 +21,7 @@ use crate::collector::{Collector, Newest};
 use crate::config::alone::ReadConfig;
 use crate::device::SourceSpec;
 use crate::device::nvml::probe::probe;
+use crate::engine::address::PageAddress;
 use crate::local::doctor::{self, Driver, Report};
 use crate::local::record::Recording;
 use crate::local::view::View;
@@ -156,7 +157,11 @@ async fn close(collector: Collector) {
 ///
 /// # Errors
 /// When what was asked for cannot even be looked at, such as a broken holders file.
-pub async fn doctor(config: ReadConfig, proc_root: &Path) -> anyhow::Result<Report> {
+pub async fn doctor(
+    config: ReadConfig,
+    proc_root: &Path,
+    engine_pages: &[PageAddress],
+) -> anyhow::Result<Report> {
     let mut report = Report::default();
     let good = match &config.source {
         SourceSpec::Nvml { library } => hardware(&mut report, library.clone(), proc_root).await?,
@@ -178,7 +183,9 @@ pub async fn doctor(config: ReadConfig, proc_root: &Path) -> anyhow::Result<Repo
     }
     close(collector).await;
     let view = View::of(&taken, taken.at, stale_after);
-    report.note("devices", doctor::devices(&view, &source));
+    if report.note("devices", doctor::devices(&view, &source)) && !engine_pages.is_empty() {
+        report.note("engine pages", doctor::engines(engine_pages).await);
+    }
     Ok(report)
 }
 

@@ -10,6 +10,7 @@ use shared::identity::NodeName;
 use super::{DEFAULT_INTERVAL, NodeArgs, SourceArgs, interval};
 use crate::device::SourceSpec;
 use crate::device::replay::ReplayEnd;
+use crate::engine::address::PageAddress;
 use crate::local::Format;
 use crate::local::doctor;
 
@@ -153,6 +154,14 @@ pub struct DoctorArgs {
     /// Where the kernel's files are mounted.
     #[arg(long, value_name = "DIR", env = "GPU_AGENT_PROC_ROOT", default_value = "/proc")]
     pub proc_root: PathBuf,
+    /// Page of an inference engine to look at too, http://IP:PORT/PATH. Repeatable.
+    #[arg(
+        long = "engine-page",
+        value_name = "URL",
+        env = "GPU_AGENT_ENGINE_PAGES",
+        value_delimiter = ','
+    )]
+    pub engine_pages: Vec<PageAddress>,
 }
 
 fn length(text: &str) -> Result<Duration, String> {

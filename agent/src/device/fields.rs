@@ -42,12 +42,17 @@ impl Fields {
 
     /// A text that may be missing; `null` and `""` are missing too.
     pub(crate) fn text(&mut self, key: &str) -> Result<Option<String>, String> {
+        self.text_up_to(MAX_NAME, key)
+    }
+
+    /// The same with at most `max` bytes.
+    pub(crate) fn text_up_to(&mut self, max: usize, key: &str) -> Result<Option<String>, String> {
         match self.keys.remove(key) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) if text.is_empty() => Ok(None),
-            Some(Value::String(text)) if text.len() <= MAX_NAME => Ok(Some(text)),
+            Some(Value::String(text)) if text.len() <= max => Ok(Some(text)),
             Some(Value::String(_)) => {
-                Err(format!("{}: {key} is longer than {MAX_NAME} bytes", self.place))
+                Err(format!("{}: {key} is longer than {max} bytes", self.place))
             }
             Some(other) => Err(self.bad(key, &other, "a text")),
         }

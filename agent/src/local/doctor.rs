@@ -11,12 +11,15 @@ use super::view::plain;
 
 /// Whether the devices are read.
 mod devices;
+/// Whether engines' pages are read.
+mod engines;
 /// Whether driver and library are there and fit each other.
 mod hardware;
 /// Whether a recording can be replayed.
 mod recording;
 
 pub use devices::devices;
+pub use engines::engines;
 pub use hardware::{Driver, hardware};
 pub use recording::recording;
 

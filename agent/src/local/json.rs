@@ -82,6 +82,9 @@ struct WrittenEngine<'a> {
     pod: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     uid: Option<&'a str>,
+    /// Which of its series were read; all where it is empty.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    labels: &'a str,
     /// None where nothing could be read.
     metrics: Option<Values>,
 }
@@ -187,6 +190,7 @@ fn engine<'a>(view: &EngineView<'a>) -> WrittenEngine<'a> {
         namespace: &view.engine.pod.namespace,
         pod: &view.engine.pod.name,
         uid: view.engine.uid.as_ref().map(|uid| uid.as_str()),
+        labels: &view.engine.labels,
         metrics: (!failed).then_some(Values(values)),
     }
 }

@@ -11,6 +11,7 @@ use std::fmt;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, prometheus_text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use shared::frame::Engine;
 use shared::metric::{Metric, Unit};
 use shared::process::VERSION;
 
@@ -131,12 +132,15 @@ struct Failure {
 struct OfEngine {
     namespace: String,
     pod: String,
+    /// `engine_labels`, where only some of its series were read.
+    #[prometheus(flatten)]
+    labels: Vec<(&'static str, String)>,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
 struct EngineFailure {
-    namespace: String,
-    pod: String,
+    #[prometheus(flatten)]
+    engine: OfEngine,
     metric: &'static str,
 }
 
@@ -270,9 +274,7 @@ fn readings(registry: &mut Registry, view: &View<'_>, series: &Series) {
     let devices: Vec<_> = devices.collect();
     let engines = view.engines.iter().filter_map(|view| {
         let value = view.readings.value(metric)?;
-        let pod = &view.engine.pod;
-        let label = OfEngine { namespace: pod.namespace.to_string(), pod: pod.name.to_string() };
-        Some((label, base(value)))
+        Some((of_engine(view.engine), base(value)))
     });
     let engines: Vec<_> = engines.collect();
     if engines.is_empty() {
@@ -299,6 +301,15 @@ fn add(parts: &mut Vec<(OfDevice, f64)>, label: OfDevice, value: f64) {
     }
 }
 
+fn of_engine(engine: &Engine) -> OfEngine {
+    let Engine { pod, labels, .. } = engine;
+    let labels = match labels.is_empty() {
+        true => Vec::new(),
+        false => vec![("engine_labels", labels.to_string())],
+    };
+    OfEngine { namespace: pod.namespace.to_string(), pod: pod.name.to_string(), labels }
+}
+
 fn failures(registry: &mut Registry, view: &View<'_>) {
     let mut devices = Vec::new();
     for view in &view.devices {
@@ -310,9 +321,8 @@ fn failures(registry: &mut Registry, view: &View<'_>) {
     let mut engines = Vec::new();
     for view in &view.engines {
         for (metric, _) in view.readings.failures() {
-            let pod = &view.engine.pod;
-            let (namespace, pod) = (pod.namespace.to_string(), pod.name.to_string());
-            engines.push((EngineFailure { namespace, pod, metric: metric.name() }, 1.0));
+            let engine = of_engine(view.engine);
+            engines.push((EngineFailure { engine, metric: metric.name() }, 1.0));
         }
     }
     put(registry, "engine_reading_failed", "Metrics of the engine that could not be read", engines);

@@ -144,7 +144,11 @@ fn engines(engines: &[EngineView<'_>]) -> Table {
     let mut table = table(std::iter::once("ENGINE".to_owned()).chain(names).collect());
     for view in engines {
         let values = metrics.iter().map(|metric| cell(&view.readings, *metric));
-        let pod = plain(&view.engine.pod.to_string());
+        let labels = match view.engine.labels.is_empty() {
+            true => String::new(),
+            false => format!(" {{{}}}", view.engine.labels),
+        };
+        let pod = plain(&format!("{}{labels}", view.engine.pod));
         table.add_row(std::iter::once(pod).chain(values));
     }
     for column in table.column_iter_mut().skip(1) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use agent::collector::{Collector, Newest};
 use agent::device::{DeviceSource, Error, Observation};
+use agent::engine::Engines;
 use agent::frame::assemble;
 use agent::owner::file::HoldersFile;
 use agent::owner::{Declared, resolve};
@@ -68,6 +69,7 @@ fn collector(last: u64) -> Collector {
     Collector {
         source: Box::new(Counting { observed: 0, last }),
         holders: None,
+        engines: Engines::default(),
         interval: Duration::from_millis(500),
     }
 }

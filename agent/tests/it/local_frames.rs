@@ -138,15 +138,16 @@ fn engine() -> impl Strategy<Value = ObservedEngine> {
         engine.map(|metric| (*metric, Reading::Failed(why.as_str().into()))).collect()
     });
     let readings = prop_oneof![3 => some, 1 => none];
-    (prop::option::of(text()), 0..9_000_u64, readings).prop_map(|(uid, age, readings)| {
-        ObservedEngine {
+    let labels = prop_oneof!["", "[a-c]=[!#-+.-~]{0,8}", "a=[a-z]{3},b=x y"];
+    (prop::option::of(text()), labels, 0..9_000_u64, readings).prop_map(
+        |(uid, labels, age, readings)| ObservedEngine {
             engine: Engine {
                 pod: PodKey::new("", ""),
                 uid: uid.map(Into::into),
-                labels: "".into(),
+                labels: labels.into(),
             },
             age: Duration::from_millis(age),
             readings,
-        }
-    })
+        },
+    )
 }

@@ -68,6 +68,36 @@ fn every_metric_has_one_name_that_ends_with_its_base_unit() {
 }
 
 #[test]
+fn a_selection_of_an_engines_series_is_shown_beside_the_whole() {
+    let engine = |labels: &str, waiting: &str| {
+        format!(
+            r#"{{"namespace":"ai","pod":"p","labels":"{labels}","metrics":{{"requests_waiting":{waiting}}}}}"#
+        )
+    };
+    let line = format!(
+        r#"{{"at_ms":0,"engines":[{},{},{}]}}"#,
+        engine("", "10"),
+        engine("engine=0", "3"),
+        engine("engine=1", "null"),
+    );
+    let node = taken(line::parse(line.as_bytes()).unwrap().observation);
+    let text = |format| render(format, &node, at(0), STALE);
+    let prometheus = text(Format::Prometheus);
+    for line in [
+        r#"gpu_agent_engine_requests_waiting{namespace="ai",pod="p"} 10"#,
+        r#"gpu_agent_engine_requests_waiting{namespace="ai",pod="p",engine_labels="engine=0"} 3"#,
+        r#"gpu_agent_engine_reading_failed{namespace="ai",pod="p",engine_labels="engine=1",metric="requests_waiting"} 1"#,
+    ] {
+        assert!(prometheus.lines().any(|shown| shown.starts_with(line)), "{line}\n{prometheus}");
+    }
+    let table = text(Format::Table);
+    assert!(table.contains("ai/p {engine=0}"), "{table}");
+    let again = line::parse(text(Format::Json).as_bytes()).unwrap().observation;
+    let named: Vec<_> = again.engines.iter().map(|one| &*one.engine.labels).collect();
+    assert_eq!(named, ["", "engine=0", "engine=1"]);
+}
+
+#[test]
 fn an_old_reading_is_a_failure_in_every_form_and_its_device_is_named() {
     let mut node = node();
     node.frame.sample.devices[0].as_mut().unwrap().age = Duration::from_secs(9);

@@ -3,6 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that finds no value should stop there")]
 
 mod cli;
+mod engine_odd_pages;
+mod engine_pages;
+mod engine_rates;
+mod engine_scrape;
+mod engines;
 mod fake_nvml;
 mod frame;
 mod layering;
@@ -16,5 +21,6 @@ mod process;
 mod replay;
 mod replay_file;
 mod simulated;
+mod site;
 mod support;
 mod uplink;

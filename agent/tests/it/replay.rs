@@ -77,6 +77,24 @@ fn an_engine_without_metrics_failed_in_every_metric() {
 }
 
 #[test]
+fn an_engine_may_be_there_once_for_each_selection_of_its_series() {
+    let engine = |labels: &str| {
+        format!(r#"{{"namespace":"n","pod":"p","labels":"{labels}","metrics":{{}}}}"#)
+    };
+    let line = |all: &[&str]| {
+        let all: Vec<_> = all.iter().map(|labels| engine(labels)).collect();
+        format!(r#"{{"at_ms":0,"engines":[{}]}}"#, all.join(","))
+    };
+    let both = good(&line(&["", "engine=1", "b=2 , a=x=y"]));
+    let labels: Vec<_> =
+        both.observation.engines.iter().map(|one| one.engine.labels.to_string()).collect();
+    assert_eq!(labels, ["", "engine=1", "a=x=y,b=2"]);
+    let twice = "engine of n/p is there twice; write each pod once a line, or with other labels";
+    assert_eq!(refusal(&line(&["a=1,b=2", "b=2,a=1"])), twice);
+    assert_eq!(refusal(&line(&["a"])), "labels of n/p: write name=value,name=value");
+}
+
+#[test]
 fn used_memory_in_percent_is_computed_where_it_can_be() {
     let percent = |fields: &str| {
         let line = good(&format!(r#"{{"at_ms":0,"devices":[{{"uuid":"a",{fields}}}]}}"#));

@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use proto::brief::to_wire;
 use proto::uplink::agent_message::Body;
 use proto::uplink::uplink_server::{self, UplinkServer};
 use proto::uplink::{AgentMessage, GatewayMessage, Welcome, gateway_message};
+use shared::brief::Brief;
 use shared::time::Timestamp;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
@@ -30,6 +32,8 @@ pub(crate) enum Mood {
 pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,
     pub(crate) mood: watch::Sender<Mood>,
+    /// What every stream is told after its welcome.
+    pub(crate) brief: watch::Sender<Option<Brief>>,
     /// Breaks one stream per notification.
     pub(crate) hang_up: Arc<Notify>,
     heard: mpsc::UnboundedReceiver<Heard>,
@@ -40,10 +44,12 @@ impl Gateway {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (mood, moods) = watch::channel(Mood::Reading);
+        let (brief, briefs) = watch::channel(None);
         let (hear, heard) = mpsc::unbounded_channel();
         let hang_up = Arc::new(Notify::new());
         let service = UplinkServer::new(Service {
             moods,
+            briefs,
             hang_up: hang_up.clone(),
             hear,
             streams: AtomicU32::new(0),
@@ -54,7 +60,7 @@ impl Gateway {
                 .add_service(service)
                 .serve_with_incoming(TcpListenerStream::new(listener)),
         );
-        Self { address, mood, hang_up, heard }
+        Self { address, mood, brief, hang_up, heard }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -72,6 +78,7 @@ impl Gateway {
 
 struct Service {
     moods: watch::Receiver<Mood>,
+    briefs: watch::Receiver<Option<Brief>>,
     hang_up: Arc<Notify>,
     hear: mpsc::UnboundedSender<Heard>,
     streams: AtomicU32,
@@ -91,6 +98,7 @@ impl uplink_server::Uplink for Service {
             incoming: request.into_inner(),
             stream,
             moods: self.moods.clone(),
+            briefs: self.briefs.clone(),
             hang_up: self.hang_up.clone(),
             hear: self.hear.clone(),
             say,
@@ -105,6 +113,7 @@ struct Ear {
     incoming: Streaming<AgentMessage>,
     stream: u32,
     moods: watch::Receiver<Mood>,
+    briefs: watch::Receiver<Option<Brief>>,
     hang_up: Arc<Notify>,
     hear: mpsc::UnboundedSender<Heard>,
     say: mpsc::Sender<Result<GatewayMessage, Status>>,
@@ -116,6 +125,11 @@ impl Ear {
             gateway_message::Body::Welcome(Welcome { version: "test".into(), sessions: 1 });
         let welcome = GatewayMessage { body: Some(welcome) };
         self.say.send(Ok(welcome)).await.unwrap();
+        let brief = self.briefs.borrow().as_ref().map(|brief| to_wire(1, brief));
+        if let Some(brief) = brief {
+            let body = Some(gateway_message::Body::Brief(brief));
+            self.say.send(Ok(GatewayMessage { body })).await.unwrap();
+        }
         loop {
             let mood = *self.moods.borrow_and_update();
             tokio::select! {

@@ -7,8 +7,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::convert::{MAX_DEVICES, MAX_ENGINES};
+use proto::convert::{MAX_DEVICES, MAX_ENGINES, MAX_LABELS};
 use serde_json::Value;
+use shared::exposition::Matchers;
 use shared::frame::{Engine, HolderSource, Mig};
 use shared::identity::PodKey;
 use shared::metric::{Metric, Scope};
@@ -188,9 +189,11 @@ fn engines(values: Vec<Value>, unknown: &mut Vec<String>) -> Result<Vec<Observed
     let mut engines = Vec::with_capacity(values.len());
     for (number, value) in values.into_iter().enumerate() {
         let engine = engine(number, value, unknown)?;
-        let pod = &engine.engine.pod;
-        if !seen.insert(pod.clone()) {
-            return Err(format!("engine of {pod} is there twice; write each pod once a line"));
+        let Engine { pod, labels, .. } = &engine.engine;
+        if !seen.insert((pod.clone(), labels.clone())) {
+            return Err(format!(
+                "engine of {pod} is there twice; write each pod once a line, or with other labels"
+            ));
         }
         engines.push(engine);
     }
@@ -227,9 +230,11 @@ fn engine(
         }
     };
     let uid = fields.text("uid")?.map(Into::into);
-    unknown.extend(fields.left("an engine", &["namespace", "pod", "uid", "metrics"]));
+    let labels = fields.text_up_to(MAX_LABELS, "labels")?.unwrap_or_default();
+    let labels: Matchers = labels.parse().map_err(|why| format!("labels of {pod}: {why}"))?;
+    unknown.extend(fields.left("an engine", &["namespace", "pod", "uid", "labels", "metrics"]));
     Ok(ObservedEngine {
-        engine: Engine { pod, uid, labels: "".into() },
+        engine: Engine { pod, uid, labels: labels.to_string().into() },
         age: Duration::ZERO,
         readings,
     })

@@ -1,0 +1,4 @@
+//! The shared crate's tests, one binary.
+
+mod exposition;
+mod exposition_properties;
