@@ -21,6 +21,9 @@ pub mod directory;
 /// The agents' stream, handed to the fleet.
 pub mod ingest;
 
+/// Demand seen from outside while no pod is ready.
+pub mod demand;
+
 /// One question about one trigger → one answer; the only conductor.
 pub mod answer;
 
