@@ -44,7 +44,7 @@ const NEEDED_FOR: Duration = Duration::from_secs(600);
 /// Pages read by one gateway, of them for one ScaledObject, and selections of one page.
 const MAX_SOURCES: usize = 1_000;
 const MAX_OF_OBJECT: usize = 16;
-const MAX_SELECTIONS: usize = 64;
+const MAX_SELECTIONS: usize = 256;
 
 /// Every page that is needed, and what it says.
 pub struct Demands {
@@ -235,7 +235,7 @@ impl Demands {
         };
         let trouble = source.trouble.clone();
         let Some(watched) = source.watch(&selection) else {
-            return unknown(demand, "64 different selections of this page are read already");
+            return unknown(demand, "256 different selections of this page are read already");
         };
         watched.askers.insert(object.clone(), now);
         watched.reading(demand, stale_after, trouble.as_ref(), now)

@@ -6,7 +6,8 @@
 //!  agents ──▶ ingest ──▶ fleet ──┐
 //!                                ├──▶ answer ──▶ scaler ──▶ KEDA
 //!  kube ─▶ directory ────────────┤   (trigger     explain ─▶ http ──▶ people
-//!  KEDA's metadata ─▶ trigger ───┘    decides)
+//!  routers ─▶ demand ────────────┤    decides)
+//!  KEDA's metadata ─▶ trigger ───┘
 //! ```
 
 /// The decision: metadata → typed trigger; trigger + observations at `now` → verdict. Pure.

@@ -71,15 +71,18 @@ pub fn read_all<'a>(
         .into_iter()
         .map(|(selection, before)| (selection, before, Selected::default()))
         .collect();
+    let mut by_name: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (at, (selection, ..)) in looks.iter().enumerate() {
+        by_name.entry(&selection.metric).or_default().push(at);
+    }
     let mut rest = Rest::default();
     for series in parse(text) {
         match series {
             Ok(series) => {
                 rest.series += 1;
-                for (selection, _, selected) in &mut looks {
-                    if series.name == selection.metric.as_str() {
-                        selection.take(&series, selected);
-                    }
+                for at in by_name.get(&*series.name).into_iter().flatten() {
+                    let (selection, _, selected) = &mut looks[*at];
+                    selection.take(&series, selected);
                 }
             }
             Err(broken) if rest.broken.len() < MAX_BROKEN => {

@@ -9,7 +9,8 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use gateway::config::ServeConfig;
+use clap::Parser as _;
+use gateway::config::{Cli, Command, ServeConfig};
 use gateway::demand::page::{Limits, Reader};
 use gateway::demand::place::Place;
 use parking_lot::Mutex;
@@ -537,5 +538,50 @@ async fn a_slow_router_does_not_slow_another_workload() {
     for demand in [1.0, 2.0, 0.0] {
         router.says(&format!("q {demand}\n"));
         trigger.becomes(demand).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_activation_that_was_dropped_is_repeated_only_while_the_target_is_at_zero() {
+    let router = TestRouter::start("q 3\n").await;
+    let gateway = gateway(AT_ZERO, &[&router]).await;
+    let trigger = trigger(&gateway, &router, "ai/vllm-so", &[]).await;
+    let mut stream = trigger.stream().await.unwrap();
+    for message in ["on opening", "repeated", "and again"] {
+        assert!(soon(message, stream.message()).await.unwrap().unwrap().result);
+    }
+    let woken =
+        AT_ZERO.replace("replicas: 0}", "replicas: 1, pods: [{name: vllm-0, ready: false}]}");
+    gateway.rewrite(&woken);
+    eventually("a pod starts", async || {
+        let reason = gateway.explain("ai/vllm-so").await["reason"].to_string();
+        if reason.contains("1 pod starting") { Ok(()) } else { Err(reason) }
+    })
+    .await;
+    // The third repeat would be due 14 s after the edge.
+    let silence = timeout(Duration::from_secs(10), stream.message()).await;
+    assert!(silence.is_err(), "at one replica every message would put off the cooldown");
+    assert!(trigger.is_active().await.unwrap(), "while it starts");
+}
+
+#[test]
+fn allowed_origins_are_written_with_or_without_port_but_never_with_a_path() {
+    let allowed = |text: &str| {
+        let line = ["gpu-gateway", "serve", "--agent-auth", "none", "--demand-allow", text];
+        match Cli::try_parse_from(line).map(|cli| cli.command) {
+            Ok(Command::Serve(serve)) => Ok(ServeConfig::try_from(serve).unwrap().demand_allow),
+            Ok(_) => unreachable!("serve was asked for"),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    let expected = ["http://router.infra:80", "http://[::1]:9"].map(str::to_owned);
+    assert_eq!(allowed("http://router.infra,http://[::1]:9/"), Ok(expected.to_vec()));
+    for (text, why) in [
+        ("http://router/metrics", "without a path"),
+        ("router:9090", "write http://HOST:PORT"),
+        ("https://router", "only http is supported"),
+    ] {
+        let said = allowed(text).unwrap_err();
+        assert!(said.contains(why), "{said}");
     }
 }
