@@ -20,6 +20,8 @@ use shared::identity::{NodeName, PodKey, ScaledObjectKey};
 use shared::process::Clock;
 use shared::time::Timestamp;
 
+use crate::demand::Demands;
+use crate::demand::place::Rules;
 use crate::directory::{Absent, Directory, ScaledKind, ScaledObject, Snapshot};
 use crate::fleet::Fleet;
 use crate::trigger::observed::{DemandReading, Observed, TargetType};
@@ -42,6 +44,7 @@ pub struct Answers {
     directory: Arc<Directory>,
     fleet: Arc<Fleet>,
     profiles: Arc<Profiles>,
+    demands: Arc<Demands>,
     clock: Clock,
     /// A directory older than this is not answered from.
     max_age: Duration,
@@ -158,6 +161,16 @@ impl Assessment {
     }
 }
 
+impl Assessment {
+    /// Whether nothing is there and this trigger cannot see that something is wanted.
+    pub fn is_deaf(&self) -> bool {
+        let observed = &self.observed;
+        let is_asleep = self.object.kind == ScaledKind::Job
+            || (observed.replicas == 0 && observed.pods.is_empty());
+        is_asleep && !matches!(observed.demand, DemandReading::Value(_))
+    }
+}
+
 impl Answers {
     /// Answers from `directory` and `fleet`.
     pub fn new(
@@ -170,6 +183,7 @@ impl Answers {
             directory,
             fleet,
             profiles,
+            demands: Arc::new(Demands::new(Rules::default(), clock)),
             clock,
             max_age: Duration::MAX,
             warm: AtomicBool::new(false),
@@ -181,6 +195,12 @@ impl Answers {
     #[must_use]
     pub fn with_max_age(self, max_age: Duration) -> Self {
         Self { max_age, ..self }
+    }
+
+    /// Reads demand from `demands`; without it demand is never known.
+    #[must_use]
+    pub fn with_demands(self, demands: Arc<Demands>) -> Self {
+        Self { demands, ..self }
     }
 
     /// Name and target of a trigger: from its metadata alone, with or without any data.
@@ -197,8 +217,21 @@ impl Answers {
     /// # Errors
     /// When it describes none.
     pub fn trigger(&self, metadata: &HashMap<String, String>) -> Result<Trigger, Refusal> {
-        spec::parse(metadata, &self.profiles)
+        spec::parse_admitting(metadata, &self.profiles, &self.demands.rules().allowed)
             .map_err(|error| Refusal::InvalidArgument(error.to_string()))
+    }
+
+    /// The trigger that `question` is about, if it may be asked in that namespace.
+    ///
+    /// # Errors
+    /// As [`Answers::trigger`], and when its demand endpoint is not for this namespace.
+    pub fn trigger_of(&self, question: Question<'_>) -> Result<Trigger, Refusal> {
+        let trigger = self.trigger(question.metadata)?;
+        if let Some(demand) = &trigger.demand {
+            let place = self.demands.rules().place(&demand.endpoint, question.namespace);
+            place.map_err(Refusal::InvalidArgument)?;
+        }
+        Ok(trigger)
     }
 
     /// The value for the HPA.
@@ -235,7 +268,7 @@ impl Answers {
     /// When the question cannot be decided about at all: broken metadata, nothing by that name, or
     /// no directory yet.
     pub fn assess(&self, question: Question<'_>, now: Timestamp) -> Result<Assessment, Refusal> {
-        let trigger = self.trigger(question.metadata)?;
+        let trigger = self.trigger_of(question)?;
         let snapshot = self.snapshot()?;
         let Question { namespace, name, metadata } = question;
         let Some(object) = snapshot.object(namespace, name) else {
@@ -256,7 +289,8 @@ impl Answers {
         now: Timestamp,
     ) -> Result<Assessment, Refusal> {
         if object.kind == ScaledKind::Job {
-            let observed = Observed { demand: demand_reading(&trigger), ..Observed::default() };
+            let demand = self.demand(object, &trigger, true, now);
+            let observed = Observed { demand, ..Observed::default() };
             let verdict = value::assess_job(&observed);
             return Ok(Assessment { object: object.clone(), trigger, observed, verdict, now });
         }
@@ -272,10 +306,27 @@ impl Answers {
         let mut observed = observe::observe(&self.fleet, &trigger, workload, now);
         observed.target_type = target_type;
         observed.warm = self.warm.load(Ordering::Relaxed);
-        observed.demand = demand_reading(&trigger);
+        let is_needed = !observed.pods.iter().any(|pod| pod.ready);
+        observed.demand = self.demand(object, &trigger, is_needed, now);
         let past = WorkloadPast::new(&self.fleet, object, &trigger);
         let verdict = trigger::assess(&trigger, &observed, &past, now);
         Ok(Assessment { object: object.clone(), trigger, observed, verdict, now })
+    }
+
+    /// What the trigger's demand source says, where that can matter.
+    fn demand(
+        &self,
+        object: &ScaledObject,
+        trigger: &Trigger,
+        is_needed: bool,
+        now: Timestamp,
+    ) -> DemandReading {
+        let Some(demand) = &trigger.demand else { return DemandReading::None };
+        if is_needed {
+            return self.demands.reading(&object.key, demand, trigger.stale_after, now);
+        }
+        self.demands.release(&object.key, demand);
+        DemandReading::Unknown("it is not read while a pod is ready".into())
     }
 
     fn snapshot(&self) -> Result<Arc<Snapshot>, Refusal> {
@@ -372,10 +423,14 @@ impl Answers {
         self.directory.first_readings(|pod| observe::first_heard(&self.fleet, pod), now);
     }
 
-    /// Forgets triggers that nobody asks about any more, and notes first readings.
+    /// Forgets triggers that nobody asks about and ScaledObjects that are gone, and notes first
+    /// readings.
     pub fn tidy(&self) {
         let now = self.clock.now();
         self.note_first_readings(now);
+        if let Some(snapshot) = self.directory.snapshot() {
+            self.demands.retain(|key| snapshot.object(&key.namespace, &key.name).is_some());
+        }
         self.asked.retain(|_, asked| {
             asked.retain(|asked| now.since(asked.last) < REMEMBER);
             !asked.is_empty()
@@ -415,6 +470,11 @@ impl Answers {
         &self.directory
     }
 
+    /// Where it reads demand.
+    pub fn demands(&self) -> &Demands {
+        &self.demands
+    }
+
     /// The fleet it answers from.
     pub fn fleet(&self) -> &Arc<Fleet> {
         &self.fleet
@@ -432,12 +492,5 @@ fn without_workload(object: &ScaledObject) -> Refusal {
         None => Refusal::NotFound(format!("{of} there is no such workload")),
         Some(Absent::Missing(why)) => Refusal::NotFound(format!("{of} {why}")),
         Some(Absent::Unread(why)) => Refusal::Unavailable(format!("{of} {why}")),
-    }
-}
-
-fn demand_reading(trigger: &Trigger) -> DemandReading {
-    match &trigger.demand {
-        None => DemandReading::None,
-        Some(_) => DemandReading::Unknown("this version does not read demand sources yet".into()),
     }
 }

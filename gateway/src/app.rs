@@ -23,6 +23,8 @@ use tracing::{info, warn};
 
 use crate::answer::Answers;
 use crate::config::{AgentAuth, DirectorySource, KubeConfig, ServeConfig};
+use crate::demand::Demands;
+use crate::demand::place::{self, Rules};
 use crate::directory::Directory;
 use crate::directory::file::FileDirectory;
 use crate::directory::kube::KubeDirectory;
@@ -44,6 +46,8 @@ const PING_WITHIN: Duration = Duration::from_secs(5);
 const MAX_KEDA_BYTES: usize = 256 << 10;
 /// Bytes of one message of an agent; an inventory of 1024 devices has some hundred thousand.
 const MAX_AGENT_BYTES: usize = 4 << 20;
+/// Where the system's resolver is told the names to search.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// How often readiness is looked at until it is reached, and the fleet is tidied.
 const WARM_UP_EVERY: Duration = Duration::from_millis(100);
 const TIDY_EVERY: Duration = Duration::from_secs(1);
@@ -56,6 +60,7 @@ pub struct App {
     directory: Source,
     fleet: Arc<Fleet>,
     answers: Arc<Answers>,
+    demands: Arc<Demands>,
     clock: Clock,
 }
 
@@ -78,7 +83,9 @@ impl App {
         let directory = Arc::new(Directory::with_clock(clock));
         let source = Source::open(&config, &directory, &profiles, clock).await?;
         let fleet = Arc::new(Fleet::default());
-        let mut answers = Answers::new(directory, fleet.clone(), profiles, clock);
+        let demands = Arc::new(Demands::new(demand_rules(&config), clock));
+        let mut answers =
+            Answers::new(directory, fleet.clone(), profiles, clock).with_demands(demands.clone());
         if config.directory == DirectorySource::Kube {
             answers = answers.with_max_age(config.kube.max_age);
         }
@@ -96,6 +103,7 @@ impl App {
             directory: source,
             fleet,
             answers,
+            demands,
             clock,
         })
     }
@@ -123,7 +131,7 @@ impl App {
         let (keda, agents, http) = (self.keda_addr(), self.agent_addr(), self.http_addr());
         info!(%keda, %agents, %http, "serving");
         let (ingest_counts, calls) = (ingest::Counts::default(), scaler::Calls::default());
-        let metrics = Arc::new(Metrics::new(&ingest_counts, &calls));
+        let metrics = Arc::new(Metrics::new(&ingest_counts, &calls, &self.demands));
         let ingest = Ingest::new(self.fleet.clone(), self.clock, ingest_counts, shutdown.clone());
         let scaler = Scaler::new(self.answers.clone(), calls, shutdown.clone());
         let pages = Pages::new(self.answers.clone(), metrics, shutdown.clone());
@@ -132,6 +140,7 @@ impl App {
         let (health, health_service) = tonic_health::server::health_reporter();
         set_health(&health, ServingStatus::NotServing).await;
         tasks.spawn(self.directory.watch(shutdown.clone()));
+        tasks.spawn(self.demands.run(shutdown.clone()));
         tasks.spawn(warm_up(self.answers.clone(), health, shutdown.clone()));
         tasks.spawn(tidy(self.fleet, self.answers, self.clock, shutdown.clone()));
 
@@ -210,6 +219,14 @@ impl Source {
             Self::Kube(kube) => kube.watch(shutdown).await,
         }
     }
+}
+
+/// The cluster's domain is the one a pod's names are completed with; outside a cluster there is none.
+fn demand_rules(config: &ServeConfig) -> Rules {
+    let allowed = config.demand_allow.clone();
+    let conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
+    let domain = place::domain(&conf).unwrap_or(place::DEFAULT_DOMAIN).to_owned();
+    Rules { allowed, domain }
 }
 
 async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -11,6 +11,7 @@ use shared::process::{LogFormat, VERSION};
 
 use crate::check::RULES;
 use crate::trigger::number;
+use crate::trigger::spec::DemandEndpoint;
 
 /// The central gateway of keda-gpu-gateway.
 #[derive(Debug, Parser)]
@@ -92,6 +93,25 @@ pub struct Serve {
     /// Own trigger profiles: a YAML map from name to metadata keys
     #[arg(long, env = "GPU_GATEWAY_PROFILES")]
     pub profiles: Option<PathBuf>,
+    /// Demand endpoints at this origin, such as http://router.infra:9090, are read from any
+    /// namespace and whatever its address is; it is looked up as written
+    #[arg(
+        long,
+        env = "GPU_GATEWAY_DEMAND_ALLOW",
+        value_delimiter = ',',
+        value_name = "ORIGIN",
+        value_parser = origin
+    )]
+    pub demand_allow: Vec<String>,
+}
+
+/// An origin as demand endpoints are compared with it: always with its port.
+fn origin(text: &str) -> Result<String, String> {
+    let endpoint = DemandEndpoint::parse(text)?;
+    let origin = endpoint.origin();
+    let written = text.trim_end_matches('/').to_ascii_lowercase();
+    let is_origin = written.starts_with("http://") && !written["http://".len()..].contains('/');
+    if is_origin { Ok(origin) } else { Err("write http://HOST:PORT, without a path".into()) }
 }
 
 /// Flags of `explain`.
@@ -243,6 +263,8 @@ pub struct ServeConfig {
     pub agent_auth: AgentAuth,
     /// Own trigger profiles.
     pub profiles: Option<PathBuf>,
+    /// Origins of demand endpoints that are read whatever their namespace and address.
+    pub demand_allow: Vec<String>,
 }
 
 /// How the Kubernetes API is used.
@@ -274,6 +296,7 @@ impl ServeConfig {
             kube: KubeConfig::default(),
             agent_auth: AgentAuth::None,
             profiles: None,
+            demand_allow: Vec::new(),
         }
     }
 }
@@ -283,7 +306,14 @@ impl TryFrom<Serve> for ServeConfig {
 
     fn try_from(serve: Serve) -> Result<Self, String> {
         let Serve {
-            keda_listen, agent_listen, http_listen, directory, agent_auth, profiles, ..
+            keda_listen,
+            agent_listen,
+            http_listen,
+            directory,
+            agent_auth,
+            profiles,
+            demand_allow,
+            ..
         } = serve;
         if let Some(name) = serve.namespaces.iter().find(|name| !is_name(name)) {
             return Err(format!("--namespaces: {name:?} is not the name of a namespace"));
@@ -303,6 +333,15 @@ impl TryFrom<Serve> for ServeConfig {
                 ));
             }
         };
-        Ok(Self { keda_listen, agent_listen, http_listen, directory, kube, agent_auth, profiles })
+        Ok(Self {
+            keda_listen,
+            agent_listen,
+            http_listen,
+            directory,
+            kube,
+            agent_auth,
+            profiles,
+            demand_allow,
+        })
     }
 }

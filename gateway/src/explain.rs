@@ -21,7 +21,7 @@ use crate::directory::startup::{Span, Startup};
 use crate::fleet::free;
 use crate::trigger::coverage::{self, PodState};
 use crate::trigger::number::thousandths;
-use crate::trigger::observed::{self, PartReadings, Seen};
+use crate::trigger::observed::{self, DemandReading, PartReadings, Seen};
 use crate::trigger::spec::{self, Trigger};
 use crate::trigger::verdict::{Outcome, Reason};
 use crate::trigger::{hpa, pod as of_pod, warning};
@@ -295,7 +295,7 @@ fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
         active: value.is_ok().then(|| answers.activity(assessment)),
         status: value.as_ref().map_or_else(Refusal::code, |_| "OK").into(),
         reason: verdict.reason.to_string(),
-        warnings: warning::warnings(trigger, object.min_replicas, value_type),
+        warnings: warnings(assessment, value_type),
         replicas: workload.map(|workload| workload.replicas),
         status_replicas: workload.map(|workload| workload.status_replicas),
         coverage: Some(verdict.coverage.into()),
@@ -307,6 +307,19 @@ fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
         pods: shown_part(assessment).map_or_else(Vec::new, |at| pods(assessment, at, *now)),
         ..TriggerExplanation::default()
     }
+}
+
+/// What is unsound in the trigger, and that it sleeps where nothing can wake it.
+fn warnings(assessment: &Assessment, value_type: bool) -> Vec<String> {
+    let Assessment { object, trigger, observed, .. } = assessment;
+    let mut warnings = warning::warnings(trigger, object.min_replicas, value_type);
+    if assessment.is_deaf() {
+        warnings.push(match &observed.demand {
+            DemandReading::Unknown(why) => format!("asleep and deaf: {why}"),
+            _ => "asleep and deaf: without demandEndpoint this trigger wakes nothing".into(),
+        });
+    }
+    warnings
 }
 
 impl From<Startup> for StartupExplanation {

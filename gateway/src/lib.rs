@@ -6,7 +6,8 @@
 //!  agents ──▶ ingest ──▶ fleet ──┐
 //!                                ├──▶ answer ──▶ scaler ──▶ KEDA
 //!  kube ─▶ directory ────────────┤   (trigger     explain ─▶ http ──▶ people
-//!  KEDA's metadata ─▶ trigger ───┘    decides)
+//!  routers ─▶ demand ────────────┤    decides)
+//!  KEDA's metadata ─▶ trigger ───┘
 //! ```
 
 /// The decision: metadata → typed trigger; trigger + observations at `now` → verdict. Pure.
@@ -20,6 +21,9 @@ pub mod directory;
 
 /// The agents' stream, handed to the fleet.
 pub mod ingest;
+
+/// Demand seen from outside while no pod is ready.
+pub mod demand;
 
 /// One question about one trigger → one answer; the only conductor.
 pub mod answer;

@@ -7,7 +7,6 @@
 /// Activity and specs, streamed.
 pub mod stream;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -275,9 +274,10 @@ impl ExternalScaler for Scaler {
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
         let reference = request.into_inner();
-        self.answers.trigger(question(&reference)?.metadata)?;
+        let trigger = self.answers.trigger_of(question(&reference)?)?;
         let open = self.calls.stream("StreamIsActive");
-        let stream = stream::activity(self.answers.clone(), reference, self.shutdown.clone(), open);
+        let standing = stream::Standing { reference, demand: trigger.demand };
+        let stream = stream::activity(self.answers.clone(), standing, self.shutdown.clone(), open);
         Ok(Response::new(stream))
     }
 
@@ -291,12 +291,6 @@ impl ExternalScaler for Scaler {
         let open = self.calls.stream("StreamMetricSpec");
         Ok(Response::new(stream::once(specs, self.shutdown.clone(), open)))
     }
-}
-
-/// The question a stream goes on asking; it was checked when the stream was opened.
-fn standing_question(reference: &ScaledObjectRef) -> Question<'_> {
-    let metadata: &HashMap<String, String> = &reference.scaler_metadata;
-    Question { namespace: &reference.namespace, name: &reference.name, metadata }
 }
 
 #[cfg(test)]

@@ -33,6 +33,18 @@ pub struct Plan {
     pub model_load: Duration,
     /// From Ready to a full share: what runs elsewhere finishes there.
     pub settle: Duration,
+    /// Requests an engine runs at once, where load is requests in flight; without it load is
+    /// percent of one GPU.
+    pub slots: Option<f64>,
+}
+
+/// What an engine says of its requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Requests {
+    /// Those it works on.
+    pub running: f64,
+    /// Those it has no room for yet.
+    pub waiting: f64,
 }
 
 /// One pod and its GPU.
@@ -50,6 +62,8 @@ pub struct Pod {
     pub utilization: f64,
     /// Memory in use on its GPU.
     pub memory_mib: f64,
+    /// Its requests, once it serves and where requests are counted.
+    pub requests: Option<Requests>,
 }
 
 /// The cluster at one moment.
@@ -155,6 +169,7 @@ impl Cluster {
             ready_since: None,
             utilization: LOADING_UTILIZATION,
             memory_mib: MEMORY_FREE_MIB,
+            requests: None,
         });
         self.created += 1;
     }
@@ -172,6 +187,11 @@ impl Pod {
         if self.ready_since.is_some() {
             let share = self.weight(plan.settle, now) / total;
             self.utilization = (load * share).min(100.0);
+            if let Some(slots) = plan.slots {
+                let running = (load * share).min(slots);
+                self.requests = Some(Requests { running, waiting: load * share - running });
+                self.utilization = 100.0 * running / slots;
+            }
             self.memory_mib = MEMORY_SERVING_MIB;
         } else {
             let loaded = now.since(self.created).as_secs_f64() / plan.model_load.as_secs_f64();
@@ -191,6 +211,7 @@ mod tests {
             gpus_per_node: 2,
             model_load: Duration::from_secs(3),
             settle: Duration::from_secs(2),
+            slots: None,
         };
         Cluster::new(plan, replicas, 0.0)
     }
@@ -232,6 +253,16 @@ mod tests {
             last = first;
         }
         assert_eq!(utilization(&cluster), [40.0, 40.0]);
+    }
+
+    #[test]
+    fn requests_beyond_the_slots_wait_in_the_pod() {
+        let mut cluster = cluster(1);
+        cluster.plan.slots = Some(16.0);
+        cluster.tick(40.0, seconds(1));
+        let said = cluster.pods()[0].requests;
+        assert_eq!(said, Some(Requests { running: 16.0, waiting: 24.0 }));
+        assert_eq!(utilization(&cluster), [100.0]);
     }
 
     #[test]

@@ -10,8 +10,9 @@ use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::load::Load;
+use crate::night::{self, Part};
 use crate::simulation::{Event, Simulation, Sync};
-use crate::stage::{NODES, Scaling, Stage};
+use crate::stage::{NODES, Scaling, Setup, Stage};
 use crate::story::Report;
 use crate::{explain, pace};
 
@@ -27,7 +28,7 @@ const SCALING: Scaling = Scaling { target: 60.0, min: 1, max: 8 };
 pub async fn run(length: Duration, shutdown: CancellationToken) -> anyhow::Result<bool> {
     let load = Load { length, idle: 30.0, peak: 340.0 };
     let mut teller = Teller::new(io::stdout());
-    let stage = Stage::build(SCALING, load.idle).await?;
+    let stage = Stage::build(Setup::by_utilization(SCALING, load.idle)).await?;
     stage.warm_up().await?;
     teller.say(introduction(&stage, load)).context("nobody listens")?;
     let simulation = Simulation::new(stage, SCALING, load, |event| {
@@ -36,7 +37,33 @@ pub async fn run(length: Duration, shutdown: CancellationToken) -> anyhow::Resul
         }
     });
     let report = simulation.run(&shutdown).await?;
-    let (text, is_good) = summary(&report, shutdown.is_cancelled());
+    let is_early = shutdown.is_cancelled();
+    let (text, is_good) = summary(&report, is_early);
+    if teller.say(text).is_err() || !is_good || is_early {
+        return Ok(is_good);
+    }
+    from_zero(&mut teller, &shutdown).await
+}
+
+/// The second story.
+async fn from_zero<W: Write>(
+    teller: &mut Teller<W>,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<bool> {
+    teller.say(night_introduction()).context("nobody listens")?;
+    let report = night::run(
+        |event| {
+            if teller.night(event).is_err() {
+                shutdown.cancel();
+            }
+        },
+        shutdown,
+    );
+    let report = report.await?;
+    if shutdown.is_cancelled() {
+        return Ok(teller.say("\nStopped early.").is_ok() && report.killed == 0);
+    }
+    let (text, is_good) = night_summary(&report);
     Ok(teller.say(text).is_ok() && is_good)
 }
 
@@ -70,6 +97,30 @@ impl<W: Write> Teller<W> {
                 .note(format!("the agent of {node} is killed: its {pods} pods serve on, unseen")),
             Event::Restarted(node) => self.note(format!("the agent of {node} is started again")),
             Event::Wrong(what) => self.note(format!("WRONG: {what}")),
+        }
+    }
+
+    fn night(&mut self, event: night::Event) -> io::Result<()> {
+        match event {
+            night::Event::Began(part, load) => {
+                let words = match part {
+                    Part::Day => "three replicas serve",
+                    Part::Night => "everyone has left",
+                    Part::Morning => "the first users are back, and no pod is there",
+                };
+                self.say(format!("\n  {} ({load} requests in flight)", self.paint(BOLD, words)))
+            }
+            night::Event::Scaled { from, to, why, pushed } => {
+                let how = if pushed { "told by the stream" } else { "polling" };
+                self.note(format!("KEDA, {how}: {from} → {to}, {why}"))
+            }
+            night::Event::Ordered { from, decision, value } => {
+                let (to, why) = (decision.desired, decision.reason);
+                self.say(format!("  HPA    {from} → {to}   value {value:.0}: {why}"))
+            }
+            night::Event::Ready(ready, replicas) => {
+                self.say(format!("  pods   {}", pods(ready, replicas)))
+            }
         }
     }
 
@@ -146,15 +197,15 @@ fn introduction(stage: &Stage, load: Load) -> String {
     format!(
         "\
 A gateway and {nodes} agents run for real in this process, on loopback; the cluster, KEDA and the HPA
-around them are emulated. {length} s; Ctrl-C ends it.
+around them are emulated. {length} s, and some 20 more for the way from zero; Ctrl-C ends it.
 
   all of the gateway's pages   {pages}/
   why the value is what it is  {pages}{explain}
 
 Deployment ai/vllm has a GPU per pod and {min} to {max} replicas, each wanted {target} % busy; a model loads for {load}.
 KEDA looks every {poll} (in a cluster: 30 s), the HPA every {sync} (15 s); it scales down by the highest
-wish of {window} (300 s). The floor is {min}, not 0: no GPU, no reading, so nothing would wake it. That takes a
-demand source, which this version does not have yet.
+wish of {window} (300 s). The floor is {min}, not 0: no GPU, no reading, so nothing would wake it without a demand
+source. That is the second part.
 
 A line is a look of the HPA: the gateway's value, what it would be with every replica at its target, and
 what follows. ● is a pod that serves, ○ one whose model still loads.
@@ -167,6 +218,41 @@ what follows. ● is a pod that serves, ○ one whose model still loads.
         sync = seconds(pace::SYNC),
         window = seconds(pace::STABILIZATION),
     )
+}
+
+fn night_introduction() -> String {
+    format!(
+        "
+From zero
+Now a replica is wanted to run 8 requests and to have 5 waiting, and the floor is 0. With no pod there is no reading:
+the gateway reads a router's queue (demandEndpoint) every 0.5 s and tells KEDA at once. The model loads for {load},
+longer than KEDA's cooldown of {cooldown}: a pod that loads must not be taken for an idle one.",
+        load = seconds(night::MODEL_LOAD),
+        cooldown = seconds(night::COOLDOWN),
+    )
+}
+
+fn night_summary(report: &night::Report) -> (String, bool) {
+    let path: Vec<String> = report.path.iter().map(u32::to_string).collect();
+    let how = if report.woken_by_push { "by the stream" } else { "by a poll" };
+    let after = report.woken_after.unwrap_or_default().as_secs_f64();
+    let mut text = format!(
+        "
+Summary
+  replicas     {path}
+  woken        {how}, {after:.1} s after the first request
+  killed       {killed} pods that served
+",
+        path = path.join(" → "),
+        killed = report.killed,
+    );
+    let problems = report.problems();
+    if problems.is_empty() {
+        text += "All as it should be.";
+    } else {
+        text += &format!("Not as it should be: {}.", problems.join("; "));
+    }
+    (text, problems.is_empty())
 }
 
 fn seconds(duration: Duration) -> String {

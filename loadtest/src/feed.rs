@@ -164,7 +164,20 @@ fn replay_line(namespace: &str, cluster: &Cluster, node: usize) -> Value {
             "holders": Vec::from_iter(holders),
         })
     });
-    json!({"at_ms": 0, "devices": Vec::from_iter(devices)})
+    let devices = Vec::from_iter(devices);
+    if cluster.plan().slots.is_none() {
+        return json!({"at_ms": 0, "devices": devices});
+    }
+    let pods = cluster.pods().iter().filter(|pod| cluster.node_of(pod) == name);
+    let engines = pods.filter_map(|pod| {
+        let requests = pod.requests?;
+        let metrics = json!({
+            "requests_running": hundredths(requests.running),
+            "requests_waiting": hundredths(requests.waiting),
+        });
+        Some(json!({"namespace": namespace, "pod": pod.name, "metrics": metrics}))
+    });
+    json!({"at_ms": 0, "devices": devices, "engines": Vec::from_iter(engines)})
 }
 
 fn hundredths(value: f64) -> f64 {
@@ -186,6 +199,7 @@ mod tests {
             gpus_per_node: 2,
             model_load: Duration::from_secs(3),
             settle: Duration::from_secs(2),
+            slots: None,
         };
         let scaled_object = ScaledObject {
             key: ScaledObjectKey::new("ai", "vllm-so"),

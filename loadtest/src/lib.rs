@@ -24,6 +24,9 @@ pub mod pace;
 /// Pods, their GPUs and the load they share.
 pub mod cluster;
 
+/// What waits in front of the pods, as a page of metrics.
+pub mod router;
+
 /// The files through which gateway and agents see the cluster.
 pub mod feed;
 
@@ -45,5 +48,8 @@ pub mod stage;
 /// The loop that drives them all.
 pub mod simulation;
 
-/// The simulation, told to a person.
+/// The second story: to zero by night, and woken by the router's queue.
+pub mod night;
+
+/// The simulations, told to a person.
 pub mod demo;

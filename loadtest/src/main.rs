@@ -22,8 +22,8 @@ struct Cli {
 enum Command {
     /// Gateway, agents and an emulated cluster: load comes and goes, and replicas follow.
     Demo {
-        /// How long it lasts.
-        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(45..=600))]
+        /// How long its first part lasts; the second, from zero and back, takes some 20 s more.
+        #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(45..=600))]
         seconds: u64,
     },
 }

@@ -55,21 +55,50 @@ pub struct Stage {
     _folder: TempDir,
 }
 
+/// What a stage is set up with.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// What Kubernetes knows of it.
+    pub scaled_object: ScaledObject,
+    /// What the cluster is made of.
+    pub plan: Plan,
+    /// Replicas at first.
+    pub replicas: u32,
+    /// Load at first.
+    pub load: f64,
+    /// The gateway's `--demand-allow`.
+    pub demand_allow: Vec<String>,
+}
+
+impl Setup {
+    /// Scaled by utilisation; `load` is percent of one GPU.
+    pub fn by_utilization(scaling: Scaling, load: f64) -> Self {
+        Self {
+            scaled_object: scaled_object(scaling),
+            plan: plan(scaling.max),
+            replicas: scaling.min,
+            load,
+            demand_allow: Vec::new(),
+        }
+    }
+}
+
 impl Stage {
-    /// Writes the files, starts gateway and agents; the first pods are under `load`.
+    /// Writes the files, starts gateway and agents; the first pods are under load.
     ///
     /// # Errors
     /// When one of them cannot be started.
-    pub async fn build(scaling: Scaling, load: f64) -> anyhow::Result<Self> {
+    pub async fn build(setup: Setup) -> anyhow::Result<Self> {
         let clock = Clock::start();
         let folder = tempfile::tempdir().context("a temporary folder")?;
-        let cluster = Cluster::new(plan(scaling.max), scaling.min, load);
-        let scaled_object = scaled_object(scaling);
+        let Setup { scaled_object, plan, replicas, load, demand_allow } = setup;
+        let cluster = Cluster::new(plan, replicas, load);
         let key = scaled_object.key.clone();
         let reference = reference(&scaled_object);
         let feed = Feed::create(folder.path(), scaled_object, &cluster, clock.now())?;
 
-        let config = ServeConfig::local(feed.directory().to_owned());
+        let mut config = ServeConfig::local(feed.directory().to_owned());
+        config.demand_allow = demand_allow;
         let gateway = gateway::app::App::build(config).await.context("the gateway")?;
         let caller = Caller::new(gateway.keda_addr(), reference)?;
         let (http, uplink) = (gateway.http_addr(), format!("http://{}", gateway.agent_addr()));
@@ -139,13 +168,15 @@ impl Stage {
     }
 }
 
-fn plan(max: u32) -> Plan {
+/// A cluster with a GPU for each of `max` replicas.
+pub fn plan(max: u32) -> Plan {
     Plan {
         deployment: "vllm".into(),
         nodes: NODES.map(NodeName::from).to_vec(),
         gpus_per_node: (max as usize).div_ceil(NODES.len()),
         model_load: pace::MODEL_LOAD,
         settle: pace::SETTLE,
+        slots: None,
     }
 }
 

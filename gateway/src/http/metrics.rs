@@ -14,6 +14,7 @@ use shared::process::VERSION;
 use std::sync::atomic::AtomicU64;
 
 use crate::answer::{Answers, Question};
+use crate::demand::Demands;
 use crate::explain::{CoverageExplanation, metadata_of};
 use crate::fleet::free;
 use crate::ingest;
@@ -84,11 +85,12 @@ struct StepQuantile {
 }
 
 impl Metrics {
-    /// Metrics over the counters of ingest and scaler.
-    pub fn new(ingest: &ingest::Counts, scaler: &scaler::Calls) -> Self {
+    /// Metrics over the counters of ingest, scaler and demand.
+    pub fn new(ingest: &ingest::Counts, scaler: &scaler::Calls, demands: &Demands) -> Self {
         let mut registry = Registry::with_prefix("gpu_gateway");
         ingest.register(&mut registry);
         scaler.register(&mut registry);
+        demands.register(&mut registry);
         Self { counters: Mutex::new(registry) }
     }
 
@@ -126,6 +128,8 @@ fn gateway(registry: &mut Registry, answers: &Answers) {
     number(registry, "agent_sessions", "Agent streams that are open", sessions);
     let conflicts = answers.fleet().conflicts().len() as f64;
     number(registry, "device_conflicts", "Devices that more than one node claims", conflicts);
+    let sources = answers.demands().len() as f64;
+    number(registry, "demand_sources", "Pages of demand that are read", sources);
     if let Some(snapshot) = answers.directory().snapshot() {
         let age = answers.clock().now().since(snapshot.as_of()).as_secs_f64();
         let gauge = Number::default();
@@ -229,6 +233,7 @@ struct OfTriggers {
     target: Family<OfTrigger, Number>,
     active: Family<OfTrigger, Number>,
     up: Family<OfTrigger, Number>,
+    deaf: Family<OfTrigger, Number>,
     replicas: Family<OfTrigger, Number>,
     pods: Family<PodsOfTrigger, Number>,
 }
@@ -267,6 +272,7 @@ impl OfTriggers {
             self.value.get_or_create(&label).set(value);
             self.active.get_or_create(&label).set(yes(answers.activity(&assessment)));
         }
+        self.deaf.get_or_create(&label).set(yes(assessment.is_deaf()));
         self.replicas.get_or_create(&label).set(f64::from(assessment.observed.replicas));
         let coverage = CoverageExplanation::from(assessment.verdict.coverage);
         for (state, count) in [
@@ -286,6 +292,8 @@ impl OfTriggers {
         registry.register("trigger_target", "Target per replica", self.target);
         registry.register("trigger_active", "Whether IsActive returns true", self.active);
         registry.register("trigger_up", "Whether there is a value, not an error", self.up);
+        let help = "Whether the target is at zero and the trigger sees no demand";
+        registry.register("trigger_asleep_and_deaf", help, self.deaf);
         registry.register("trigger_replicas", "Replicas ordered", self.replicas);
         registry.register("trigger_pods", "Pods of the workload by state", self.pods);
     }

@@ -11,15 +11,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::keda::{GetMetricSpecResponse, IsActiveResponse, ScaledObjectRef};
+use shared::identity::ScaledObjectKey;
 use shared::time::Timestamp;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::{OpenStream, standing_question};
-use crate::answer::Answers;
+use super::OpenStream;
+use crate::answer::{Answers, Question};
+use crate::trigger::spec::Demand;
 
 /// Time alone changes answers too: readings grow stale, grace periods end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -28,6 +30,28 @@ const SPARED: u32 = 4;
 /// When a `true` is repeated while the target stays at zero, counted from the edge.
 const REPEATS: [Duration; 3] =
     [Duration::from_secs(2), Duration::from_secs(6), Duration::from_secs(14)];
+
+/// What a stream goes on asking; it was checked when the stream was opened.
+pub(super) struct Standing {
+    /// The ScaledObject and the trigger's metadata.
+    pub(super) reference: ScaledObjectRef,
+    /// The trigger's demand source.
+    pub(super) demand: Option<Demand>,
+}
+
+impl Standing {
+    fn question(&self) -> Question<'_> {
+        let ScaledObjectRef { name, namespace, scaler_metadata: metadata } = &self.reference;
+        Question { namespace, name, metadata }
+    }
+
+    /// Wakes when what the demand source says changes; `None` while it is not read.
+    fn demand_changes(&self, answers: &Answers) -> Option<watch::Receiver<()>> {
+        let ScaledObjectRef { name, namespace, .. } = &self.reference;
+        let object = ScaledObjectKey::new(namespace.as_str(), name.as_str());
+        answers.demands().changes(&object, self.demand.as_ref()?)
+    }
+}
 
 /// What was last known and said on one stream.
 #[derive(Debug, Default)]
@@ -60,13 +84,13 @@ impl Edge {
 /// Follows the activity of one trigger.
 pub(super) fn activity(
     answers: Arc<Answers>,
-    reference: ScaledObjectRef,
+    standing: Standing,
     shutdown: CancellationToken,
     open: OpenStream,
 ) -> ReceiverStream<Result<IsActiveResponse, Status>> {
     let (messages, stream) = mpsc::channel(1);
     tokio::spawn(async move {
-        shutdown.run_until_cancelled(follow(&answers, &reference, &messages, &open)).await;
+        shutdown.run_until_cancelled(follow(&answers, &standing, &messages, &open)).await;
         drop(open);
     });
     ReceiverStream::new(stream)
@@ -74,15 +98,16 @@ pub(super) fn activity(
 
 async fn follow(
     answers: &Answers,
-    reference: &ScaledObjectRef,
+    standing: &Standing,
     messages: &mpsc::Sender<Result<IsActiveResponse, Status>>,
     open: &OpenStream,
 ) {
-    let question = standing_question(reference);
+    let question = standing.question();
     let mut topology = answers.fleet().topology();
     let mut directory = answers.directory().changes();
     let mut edge = Edge::default();
     let mut ended = answers.endings(question);
+    let mut demand = None;
     loop {
         // A new one each time, so that nodes the workload has left forget the old.
         let spoken = Arc::new(Notify::new());
@@ -100,12 +125,20 @@ async fn follow(
                 // Full means that a `true` is on its way already.
                 messages.try_send(Ok(IsActiveResponse { result: true })).ok();
             }
+            if demand.is_none() {
+                demand = standing.demand_changes(answers);
+                if demand.is_some() {
+                    // It may have changed since it was looked at.
+                    continue;
+                }
+            }
             let took = answers.clock().now().since(begun);
             has_moved = tokio::select! {
                 () = messages.closed() => return,
                 Ok(()) = topology.changed() => true,
                 Ok(()) = directory.changed() => true,
                 () = spoken.notified() => false,
+                () = changed(&mut demand) => false,
                 () = tokio::time::sleep(LOOK_EVERY) => false,
             };
             // Not all at the same time.
@@ -121,6 +154,19 @@ async fn follow(
 /// How far apart a stream's looks are, which take so long, where there are so many streams.
 fn rest(took: Duration, streams: u32) -> Duration {
     took.saturating_mul(SPARED).saturating_mul(streams).min(LOOK_EVERY)
+}
+
+/// Waits for a change of the demand; for ever while there is none to wait for.
+async fn changed(demand: &mut Option<watch::Receiver<()>>) {
+    match demand {
+        None => std::future::pending().await,
+        Some(changes) => {
+            if changes.changed().await.is_err() {
+                // It is read no more.
+                *demand = None;
+            }
+        }
+    }
 }
 
 /// Says the specs once and holds the stream open: targets change only with the metadata.

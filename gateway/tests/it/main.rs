@@ -2,6 +2,7 @@
 
 mod api_server;
 mod check;
+mod demand;
 mod directory_file;
 mod e2e_script;
 mod explain;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use loadtest::load::Load;
 use loadtest::simulation::{Event, Simulation};
-use loadtest::stage::{Scaling, Stage};
+use loadtest::stage::{Scaling, Setup, Stage};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -12,7 +12,7 @@ async fn replicas_follow_the_load_without_overshoot_and_a_lost_agent_does_not_sh
     let scaling = Scaling { target: 60.0, min: 1, max: 8 };
     let load = Load { length: Duration::from_secs(45), idle: 30.0, peak: 230.0 };
     let mut told = Vec::new();
-    let stage = Stage::build(scaling, load.idle).await.unwrap();
+    let stage = Stage::build(Setup::by_utilization(scaling, load.idle)).await.unwrap();
     stage.warm_up().await.unwrap();
     let simulation = Simulation::new(stage, scaling, load, |event| told.push(event));
     let report = simulation.run(&CancellationToken::new()).await.unwrap();

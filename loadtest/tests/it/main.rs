@@ -6,6 +6,7 @@ mod demo;
 #[path = "../../../agent/tests/it/fake_nvml.rs"]
 mod fake_nvml;
 mod mig;
+mod night;
 mod nvml;
 mod processes;
 mod recordings;
