@@ -263,12 +263,6 @@ impl Answers {
         let Some(workload) = &object.workload else {
             return Err(without_workload(object));
         };
-        if !trigger.engine_labels.is_empty() {
-            return Err(Refusal::FailedPrecondition(format!(
-                "{} {}: engineLabels: the readings of this workload's engines carry no labels",
-                object.key, trigger.name
-            )));
-        }
         let mut observed = observe::observe(&self.fleet, &trigger, workload, now);
         observed.target_type = target_type;
         observed.warm = self.warm.load(Ordering::Relaxed);
