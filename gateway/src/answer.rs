@@ -21,6 +21,7 @@ use shared::process::Clock;
 use shared::time::Timestamp;
 
 use crate::directory::{Absent, Directory, ScaledKind, ScaledObject, Snapshot};
+use crate::engine::Asks;
 use crate::fleet::Fleet;
 use crate::trigger::observed::{DemandReading, Observed, TargetType};
 use crate::trigger::profile::Profiles;
@@ -28,6 +29,7 @@ use crate::trigger::spec::{self, MetricSpec, Trigger};
 use crate::trigger::verdict::{Outcome, Verdict};
 use crate::trigger::{self, value, warning};
 use past::WorkloadPast;
+use tokio::sync::watch;
 use tracing::warn;
 
 /// A replica answers for workloads it does not fully cover after this long.
@@ -47,6 +49,8 @@ pub struct Answers {
     max_age: Duration,
     warm: AtomicBool,
     asked: DashMap<ScaledObjectKey, Vec<Asked>>,
+    /// Changes with the undeclared triggers on engine metrics among those asked about.
+    engines_asked: watch::Sender<u64>,
 }
 
 /// A trigger that was asked about.
@@ -62,6 +66,8 @@ pub struct Asked {
     pub endings: u64,
     /// How far it looks back.
     pub look_back: Duration,
+    /// The trigger, where it reads engines without having been declared.
+    undeclared: Option<Arc<Trigger>>,
 }
 
 /// What a call is about.
@@ -110,12 +116,14 @@ impl Asked {
         for warning in warning::warnings(trigger, object.min_replicas, value_type) {
             warn!(scaled_object = %object.key, trigger = %trigger.name, warning, "unsound trigger");
         }
+        let undeclared = trigger.reads_engines() && object.trigger_of(question.metadata).is_none();
         Self {
             metadata: spec::ours(question.metadata),
             last: *now,
             active_since: None,
             endings: 0,
             look_back: trigger.look_back(),
+            undeclared: undeclared.then(|| Arc::new(trigger.clone())),
         }
     }
 }
@@ -174,6 +182,7 @@ impl Answers {
             max_age: Duration::MAX,
             warm: AtomicBool::new(false),
             asked: DashMap::new(),
+            engines_asked: watch::Sender::new(0),
         }
     }
 
@@ -296,9 +305,11 @@ impl Answers {
         let at = known.unwrap_or_else(|| {
             if asked.len() == MAX_ASKED {
                 let longest_ago = (0..asked.len()).min_by_key(|at| asked[*at].last);
-                asked.swap_remove(longest_ago.unwrap_or(0));
+                let forgotten = asked.swap_remove(longest_ago.unwrap_or(0));
+                self.note_engines(&[forgotten]);
             }
             asked.push(Asked::new(question, assessment));
+            self.note_engines(&asked[asked.len() - 1..]);
             asked.len() - 1
         });
         let entry = &mut asked[at];
@@ -309,6 +320,35 @@ impl Answers {
             // Not known is no change.
             None => {}
         }
+    }
+
+    /// Tells who briefs agents if triggers that came or went read engines.
+    fn note_engines(&self, changed: &[Asked]) {
+        if changed.iter().any(|asked| asked.undeclared.is_some()) {
+            self.engines_asked.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// What is asked of the pods' engines, by triggers declared or asked about in the last ten
+    /// minutes; `None` without a directory. It changes with [`Directory::changes`] and with
+    /// [`Self::engines_asked`]; `before` spares reading again what has not changed.
+    pub fn engine_asks(&self, before: Option<&Asks>) -> Option<Asks> {
+        let snapshot = self.directory.snapshot()?;
+        let undeclared: Vec<_> = self
+            .asked
+            .iter()
+            .flat_map(|asked| {
+                let triggers = asked.value().iter().filter_map(|asked| asked.undeclared.as_ref());
+                triggers.map(|t| (asked.key().clone(), t.clone())).collect::<Vec<_>>()
+            })
+            .collect();
+        Some(Asks::new(&snapshot, &self.profiles, undeclared, before))
+    }
+
+    /// Changes when triggers on engine metrics that are not declared are first asked about, or
+    /// forgotten.
+    pub fn engines_asked(&self) -> watch::Receiver<u64> {
+        self.engines_asked.subscribe()
     }
 
     /// How often the trigger was seen to become inactive, by whoever asked.
@@ -371,7 +411,8 @@ impl Answers {
         let now = self.clock.now();
         self.note_first_readings(now);
         self.asked.retain(|_, asked| {
-            asked.retain(|asked| now.since(asked.last) < REMEMBER);
+            let is_late = |asked: &mut Asked| now.since(asked.last) >= REMEMBER;
+            self.note_engines(&asked.extract_if(.., is_late).collect::<Vec<_>>());
             !asked.is_empty()
         });
     }

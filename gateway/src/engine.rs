@@ -95,7 +95,7 @@ impl Asks {
     pub fn new(
         snapshot: &Snapshot,
         profiles: &Profiles,
-        asked: impl IntoIterator<Item = (ScaledObjectKey, Trigger)>,
+        asked: impl IntoIterator<Item = (ScaledObjectKey, Arc<Trigger>)>,
         before: Option<&Self>,
     ) -> Self {
         let objects = snapshot.objects().into_iter();
@@ -109,11 +109,13 @@ impl Asks {
             (object.key.clone(), declared)
         });
         let by_object = by_object.collect();
-        let mut triggers: HashMap<ScaledObjectKey, Vec<Trigger>> = HashMap::new();
+        let mut triggers: HashMap<ScaledObjectKey, Vec<Arc<Trigger>>> = HashMap::new();
         for (key, trigger) in asked {
             triggers.entry(key).or_default().push(trigger);
         }
-        let asked = triggers.into_iter().filter_map(|(key, all)| Some((key, Ask::of(&all)?)));
+        let asked = triggers
+            .into_iter()
+            .filter_map(|(key, all)| Some((key, Ask::of(all.iter().map(Arc::as_ref))?)));
         Self { by_object, asked: asked.collect() }
     }
 

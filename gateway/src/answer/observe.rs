@@ -196,8 +196,8 @@ fn why_unread(pod: &Pod, said: &[(&NodeView, PodView<'_>)], trigger: &Trigger) -
         None if labels.is_empty() => {
             "its engine is read by labels, but not as a whole yet".to_owned()
         }
-        // What is read may be a recording, which nothing tells apart and which has no labels.
-        None => format!("its engine is read, but not by engineLabels {labels}, as no recording is"),
+        // What is read may be a recording, and nothing says so: those have whole engines only.
+        None => format!("its engine is read, but not by engineLabels {labels} so far"),
     };
     let (reading, interval) = (Reading::Failed(why.into()), view.interval);
     Some(Seen { device: None, index: 0, reading, taken_at: None, interval })

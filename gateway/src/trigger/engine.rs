@@ -75,9 +75,11 @@ impl Engine {
     /// Whether no version of it publishes `metric`.
     pub fn lacks(self, metric: Metric) -> bool {
         match self {
-            Self::Tgi => metric == Metric::KvCacheUsage,
+            Self::Tgi => matches!(metric, Metric::KvCacheUsage | Metric::TimeToFirstTokenMs),
+            Self::Triton => metric == Metric::TokenThroughput,
+            Self::Sglang | Self::Trtllm => metric == Metric::ErrorRate,
             Self::Ollama => metric.scope() == Scope::Engine,
-            _ => false,
+            Self::Vllm => false,
         }
     }
 }

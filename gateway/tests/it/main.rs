@@ -3,6 +3,7 @@
 mod api_server;
 mod check;
 mod directory_file;
+mod engines;
 mod explain;
 mod http;
 mod ingest;
