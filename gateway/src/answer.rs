@@ -4,6 +4,8 @@
 //! Guarantees: every one of KEDA's calls and every explanation comes through
 //! `Answers::assess`, so they cannot disagree; answering reads memory only and never waits.
 
+/// What is asked of the pods' inference engines, declared or not.
+mod asks;
 /// The workload of a trigger as it is now, gathered from directory and fleet.
 pub mod observe;
 /// The workload's past, gathered only when a window or the activity needs it.
@@ -51,6 +53,8 @@ pub struct Answers {
     asked: DashMap<ScaledObjectKey, Vec<Asked>>,
     /// Changes with the undeclared triggers on engine metrics among those asked about.
     engines_asked: watch::Sender<u64>,
+    /// What is asked of engines, as of the last look.
+    asks: watch::Sender<Arc<Asks>>,
 }
 
 /// A trigger that was asked about.
@@ -183,6 +187,7 @@ impl Answers {
             warm: AtomicBool::new(false),
             asked: DashMap::new(),
             engines_asked: watch::Sender::new(0),
+            asks: watch::Sender::default(),
         }
     }
 
@@ -320,35 +325,6 @@ impl Answers {
             // Not known is no change.
             None => {}
         }
-    }
-
-    /// Tells who briefs agents if triggers that came or went read engines.
-    fn note_engines(&self, changed: &[Asked]) {
-        if changed.iter().any(|asked| asked.undeclared.is_some()) {
-            self.engines_asked.send_modify(|version| *version += 1);
-        }
-    }
-
-    /// What is asked of the pods' engines, by triggers declared or asked about in the last ten
-    /// minutes; `None` without a directory. It changes with [`Directory::changes`] and with
-    /// [`Self::engines_asked`]; `before` spares reading again what has not changed.
-    pub fn engine_asks(&self, before: Option<&Asks>) -> Option<Asks> {
-        let snapshot = self.directory.snapshot()?;
-        let undeclared: Vec<_> = self
-            .asked
-            .iter()
-            .flat_map(|asked| {
-                let triggers = asked.value().iter().filter_map(|asked| asked.undeclared.as_ref());
-                triggers.map(|t| (asked.key().clone(), t.clone())).collect::<Vec<_>>()
-            })
-            .collect();
-        Some(Asks::new(&snapshot, &self.profiles, undeclared, before))
-    }
-
-    /// Changes when triggers on engine metrics that are not declared are first asked about, or
-    /// forgotten.
-    pub fn engines_asked(&self) -> watch::Receiver<u64> {
-        self.engines_asked.subscribe()
     }
 
     /// How often the trigger was seen to become inactive, by whoever asked.

@@ -31,7 +31,7 @@ pub struct Ask {
 }
 
 /// What is asked of every workload's engines, for one snapshot of the directory.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Asks {
     by_object: HashMap<ScaledObjectKey, Declared>,
     /// Triggers that were asked about without being declared.
@@ -43,6 +43,13 @@ pub struct Asks {
 struct Declared {
     triggers: Arc<[DeclaredTrigger]>,
     ask: Option<Ask>,
+}
+
+impl PartialEq for Declared {
+    /// Whether they ask the same.
+    fn eq(&self, other: &Self) -> bool {
+        self.ask == other.ask
+    }
 }
 
 impl Ask {
@@ -96,12 +103,14 @@ impl Asks {
         snapshot: &Snapshot,
         profiles: &Profiles,
         asked: impl IntoIterator<Item = (ScaledObjectKey, Arc<Trigger>)>,
-        before: Option<&Self>,
+        before: &Self,
     ) -> Self {
         let objects = snapshot.objects().into_iter();
         let by_object = objects.filter(|object| object.kind == ScaledKind::Object).map(|object| {
-            let known = before.and_then(|before| before.by_object.get(&object.key));
-            let known = known.filter(|known| Arc::ptr_eq(&known.triggers, &object.triggers));
+            let known = before
+                .by_object
+                .get(&object.key)
+                .filter(|known| Arc::ptr_eq(&known.triggers, &object.triggers));
             let declared = known.cloned().unwrap_or_else(|| Declared {
                 triggers: object.triggers.clone(),
                 ask: declared(&object.triggers, profiles),

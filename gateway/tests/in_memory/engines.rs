@@ -396,6 +396,12 @@ fn target(world: &World, asks: &Asks) -> Option<EngineTarget> {
     asks.target(&snapshot, &pod)
 }
 
+/// What is asked of the first pod by now.
+fn asked_of(world: &World) -> Option<EngineTarget> {
+    world.answers.renew_asks();
+    target(world, &world.answers.asks().borrow())
+}
+
 fn pages(target: &EngineTarget) -> Vec<String> {
     target.pages.iter().map(|page| format!("{}{}", page.port, page.path)).collect()
 }
@@ -410,20 +416,22 @@ fn a_pod_is_read_as_its_declared_triggers_ask_together() {
         &[("metricType", "gpu_utilisation")],
     ]);
     world.workload("llm", 1, &[ready("a")], at(0.0));
-    let asks = world.answers.engine_asks(None).unwrap();
-    let read = target(&world, &asks).unwrap();
+    let mut changes = world.answers.asks();
+    let read = asked_of(&world).unwrap();
     assert_eq!(pages(&read), ["9000/m", "8000/metrics"]);
     assert_eq!(read.engine.as_deref(), Some("vllm"));
     assert_eq!(read.labels, ["", "engine=0,model_name=b", "model_name=b"].map(Arc::from));
-    let again = world.answers.engine_asks(Some(&asks)).unwrap();
-    assert_eq!(target(&world, &again), Some(read));
+    assert!(changes.has_changed().unwrap());
+    changes.mark_unchanged();
+    assert_eq!(asked_of(&world), Some(read));
+    assert!(!changes.has_changed().unwrap(), "nothing else is asked");
 }
 
 #[test]
 fn nothing_is_read_for_triggers_on_gpus() {
     let mut world = declaring(&[&[("profile", "vllm-inference"), ("vllmEndpoint", "http://svc")]]);
     world.workload("llm", 1, &[ready("a")], at(0.0));
-    assert_eq!(target(&world, &world.answers.engine_asks(None).unwrap()), None);
+    assert_eq!(asked_of(&world), None);
 }
 
 #[test]
@@ -431,7 +439,7 @@ fn a_trigger_that_is_not_declared_is_read_for_once_it_is_asked_about() {
     let mut world = World::new();
     world.workload("llm", 1, &[ready("a")], at(0.0));
     let mut changes = world.answers.engines_asked();
-    assert_eq!(target(&world, &world.answers.engine_asks(None).unwrap()), None);
+    assert_eq!(asked_of(&world), None);
     let ask = |metadata: &[(&str, &str)]| {
         let metadata = map(metadata);
         world.answers.value(Question { namespace: "ml", name: "llm", metadata: &metadata }).ok();
@@ -441,7 +449,7 @@ fn a_trigger_that_is_not_declared_is_read_for_once_it_is_asked_about() {
     ask(&[("profile", "sglang")]);
     assert!(changes.has_changed().unwrap());
     changes.mark_unchanged();
-    let read = target(&world, &world.answers.engine_asks(None).unwrap()).unwrap();
+    let read = asked_of(&world).unwrap();
     assert_eq!((pages(&read), read.engine), (vec!["30000/metrics".into()], Some("sglang".into())));
     ask(&[("profile", "sglang")]);
     assert!(!changes.has_changed().unwrap(), "known already");
@@ -457,7 +465,7 @@ fn triggers_that_name_different_engines_name_none() {
     for (triggers, engine, first) in [(&both, None, 8), (&one, Some("vllm"), 1)] {
         let asked =
             triggers.iter().map(|t| (ScaledObjectKey::new("ml", "llm"), Arc::new(t.clone())));
-        let asks = Asks::new(&snapshot, &Profiles::default(), asked, None);
+        let asks = Asks::new(&snapshot, &Profiles::default(), asked, &Asks::default());
         let read = target(&world, &asks).unwrap();
         assert_eq!((read.engine.as_deref(), read.pages.len()), (engine, first));
     }
