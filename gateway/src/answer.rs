@@ -4,6 +4,8 @@
 //! Guarantees: every one of KEDA's calls and every explanation comes through
 //! `Answers::assess`, so they cannot disagree; answering reads memory only and never waits.
 
+/// What is asked of the pods' inference engines, declared or not.
+mod asks;
 /// The workload of a trigger as it is now, gathered from directory and fleet.
 pub mod observe;
 /// The workload's past, gathered only when a window or the activity needs it.
@@ -23,6 +25,7 @@ use shared::time::Timestamp;
 use crate::demand::Demands;
 use crate::demand::place::Rules;
 use crate::directory::{Absent, Directory, ScaledKind, ScaledObject, Snapshot};
+use crate::engine::Asks;
 use crate::fleet::Fleet;
 use crate::trigger::observed::{DemandReading, Observed, TargetType};
 use crate::trigger::profile::Profiles;
@@ -30,6 +33,7 @@ use crate::trigger::spec::{self, MetricSpec, Trigger};
 use crate::trigger::verdict::{Outcome, Verdict};
 use crate::trigger::{self, value, warning};
 use past::WorkloadPast;
+use tokio::sync::watch;
 use tracing::warn;
 
 /// A replica answers for workloads it does not fully cover after this long.
@@ -50,6 +54,10 @@ pub struct Answers {
     max_age: Duration,
     warm: AtomicBool,
     asked: DashMap<ScaledObjectKey, Vec<Asked>>,
+    /// Changes with the undeclared triggers on engine metrics among those asked about.
+    engines_asked: watch::Sender<u64>,
+    /// What is asked of engines, as of the last look.
+    asks: watch::Sender<Arc<Asks>>,
 }
 
 /// A trigger that was asked about.
@@ -65,6 +73,8 @@ pub struct Asked {
     pub endings: u64,
     /// How far it looks back.
     pub look_back: Duration,
+    /// The trigger, where it reads engines without having been declared.
+    undeclared: Option<Arc<Trigger>>,
 }
 
 /// What a call is about.
@@ -113,12 +123,14 @@ impl Asked {
         for warning in warning::warnings(trigger, object.min_replicas, value_type) {
             warn!(scaled_object = %object.key, trigger = %trigger.name, warning, "unsound trigger");
         }
+        let undeclared = trigger.reads_engines() && object.trigger_of(question.metadata).is_none();
         Self {
             metadata: spec::ours(question.metadata),
             last: *now,
             active_since: None,
             endings: 0,
             look_back: trigger.look_back(),
+            undeclared: undeclared.then(|| Arc::new(trigger.clone())),
         }
     }
 }
@@ -188,6 +200,8 @@ impl Answers {
             max_age: Duration::MAX,
             warm: AtomicBool::new(false),
             asked: DashMap::new(),
+            engines_asked: watch::Sender::new(0),
+            asks: watch::Sender::default(),
         }
     }
 
@@ -297,12 +311,6 @@ impl Answers {
         let Some(workload) = &object.workload else {
             return Err(without_workload(object));
         };
-        if !trigger.engine_labels.is_empty() {
-            return Err(Refusal::FailedPrecondition(format!(
-                "{} {}: engineLabels: the readings of this workload's engines carry no labels",
-                object.key, trigger.name
-            )));
-        }
         let mut observed = observe::observe(&self.fleet, &trigger, workload, now);
         observed.target_type = target_type;
         observed.warm = self.warm.load(Ordering::Relaxed);
@@ -353,9 +361,11 @@ impl Answers {
         let at = known.unwrap_or_else(|| {
             if asked.len() == MAX_ASKED {
                 let longest_ago = (0..asked.len()).min_by_key(|at| asked[*at].last);
-                asked.swap_remove(longest_ago.unwrap_or(0));
+                let forgotten = asked.swap_remove(longest_ago.unwrap_or(0));
+                self.note_engines(&[forgotten]);
             }
             asked.push(Asked::new(question, assessment));
+            self.note_engines(&asked[asked.len() - 1..]);
             asked.len() - 1
         });
         let entry = &mut asked[at];
@@ -432,7 +442,8 @@ impl Answers {
             self.demands.retain(|key| snapshot.object(&key.namespace, &key.name).is_some());
         }
         self.asked.retain(|_, asked| {
-            asked.retain(|asked| now.since(asked.last) < REMEMBER);
+            let is_late = |asked: &mut Asked| now.since(asked.last) >= REMEMBER;
+            self.note_engines(&asked.extract_if(.., is_late).collect::<Vec<_>>());
             !asked.is_empty()
         });
     }

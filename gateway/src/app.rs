@@ -51,6 +51,8 @@ const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// How often readiness is looked at until it is reached, and the fleet is tidied.
 const WARM_UP_EVERY: Duration = Duration::from_millis(100);
 const TIDY_EVERY: Duration = Duration::from_secs(1);
+/// Looks at what is asked of engines are at least this far apart.
+const ASKS_APART: Duration = Duration::from_millis(100);
 
 /// A gateway that is bound but does not serve yet.
 pub struct App {
@@ -142,6 +144,7 @@ impl App {
         tasks.spawn(self.directory.watch(shutdown.clone()));
         tasks.spawn(self.demands.run(shutdown.clone()));
         tasks.spawn(warm_up(self.answers.clone(), health, shutdown.clone()));
+        tasks.spawn(keep_asks(self.answers.clone(), shutdown.clone()));
         tasks.spawn(tidy(self.fleet, self.answers, self.clock, shutdown.clone()));
 
         let keda = server()
@@ -276,6 +279,22 @@ async fn warm_up(answers: Arc<Answers>, health: HealthReporter, shutdown: Cancel
     set_health(&health, ServingStatus::Serving).await;
     shutdown.cancelled().await;
     set_health(&health, ServingStatus::NotServing).await;
+}
+
+/// Keeps what is asked of engines current, for the briefs of agents.
+async fn keep_asks(answers: Arc<Answers>, shutdown: CancellationToken) {
+    let (mut directory, mut asked) = (answers.directory().changes(), answers.engines_asked());
+    loop {
+        directory.mark_unchanged();
+        asked.mark_unchanged();
+        answers.renew_asks();
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            changed = directory.changed() => if changed.is_err() { return },
+            changed = asked.changed() => if changed.is_err() { return },
+        }
+        tokio::time::sleep(ASKS_APART).await;
+    }
 }
 
 async fn tidy(fleet: Arc<Fleet>, answers: Arc<Answers>, clock: Clock, shutdown: CancellationToken) {

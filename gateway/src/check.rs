@@ -55,6 +55,7 @@ pub const RULES: &[(&str, &str)] = &[
     ("push", "external where external-push wakes faster, or where it cannot push"),
     ("unit", "a fraction for a percentage, seconds for milliseconds"),
     ("unknown-key", "a metadata key with a typing mistake"),
+    ("unpublished", "a metric that the engine named does not publish"),
     ("value-slow-start", "metricType Value for pods that are slow to serve"),
     ("vram-zero", "minimum 0 by the memory of engines that never give it back"),
     ("yaml", "a document that cannot be read, with its line"),

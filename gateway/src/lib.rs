@@ -19,6 +19,9 @@ pub mod fleet;
 /// What only Kubernetes knows: scaled objects, replicas ordered, pods and their readiness.
 pub mod directory;
 
+/// Which page of which pod shows its inference engine, for the agent of the pod's node.
+pub mod engine;
+
 /// The agents' stream, handed to the fleet.
 pub mod ingest;
 

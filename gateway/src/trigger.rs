@@ -13,6 +13,9 @@ pub mod number;
 /// Closed lists of words, the nearest good one, quoting.
 mod word;
 
+/// Inference engines: which of them a trigger means.
+pub mod engine;
+
 /// URLs in metadata: where demand and engines are.
 mod endpoint;
 

@@ -13,6 +13,7 @@ use shared::reading::Reading;
 use shared::time::Timestamp;
 
 use crate::directory::{Pod, Workload};
+use crate::engine;
 use crate::fleet::Fleet;
 use crate::fleet::view::{NodeView, PodView};
 use crate::trigger::observed::{self, Observed, PartReadings, Seen};
@@ -37,8 +38,14 @@ pub fn views_of(fleet: &Fleet, pod: &Pod) -> Vec<Arc<NodeView>> {
     }
 }
 
-/// The readings of `metric` of one pod, from what nodes say of it.
-pub fn seen_of(said: &[(&NodeView, PodView<'_>)], metric: Metric, into: &mut impl FnMut(Seen)) {
+/// The readings of `metric` of one pod, from what nodes say of it; those of an engine from its
+/// series with `labels`.
+pub fn seen_of(
+    said: &[(&NodeView, PodView<'_>)],
+    metric: Metric,
+    labels: &str,
+    into: &mut impl FnMut(Seen),
+) {
     match metric.scope() {
         Scope::Device => {
             for (view, pod) in said {
@@ -51,7 +58,7 @@ pub fn seen_of(said: &[(&NodeView, PodView<'_>)], metric: Metric, into: &mut imp
         }
         Scope::Engine => {
             let engines = said.iter().filter_map(|(view, pod)| {
-                let row = pod.engine()?;
+                let row = pod.engine(labels)?;
                 Some(Seen {
                     device: None,
                     index: 0,
@@ -91,7 +98,6 @@ pub fn groups(workload: &Workload) -> Vec<Vec<&Pod>> {
 
 /// The workload as it is now; target type, demand and warmth are the caller's.
 pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Timestamp) -> Observed {
-    let reads_engines = trigger.parts.iter().any(|part| part.metric.scope() == Scope::Engine);
     let mut parts = vec![PartReadings::default(); trigger.parts.len()];
     let mut seen = Observed {
         replicas: workload.replicas,
@@ -101,24 +107,35 @@ pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Times
     };
     let mut known_since: Option<Timestamp> = None;
     for members in groups(workload) {
+        let mut unread = None;
         for pod in &members {
             let views = views_of(fleet, pod);
             let said = said_of(&views, pod);
             for (part, readings) in trigger.parts.iter().zip(&mut parts) {
                 let mut unsupported = false;
-                seen_of(&said, part.metric, &mut |s| {
+                seen_of(&said, part.metric, &trigger.engine_labels, &mut |s| {
                     unsupported |= s.reading == Reading::Unsupported;
                     if said.len() == 1 { readings.push(s) } else { readings.push_once(s) }
                 });
                 if unsupported || trigger.gpu_index.is_some() {
-                    said.iter().for_each(|(_, pod)| seen.offers.extend(pod.offers()));
+                    said.iter().for_each(|(_, pod)| {
+                        seen.offers.extend(pod.offers(&trigger.engine_labels));
+                    });
                 }
             }
             let known = said.iter().map(|(_, pod)| pod.known_since());
             known_since = known_since.into_iter().chain(known).min();
-            seen.serving |= reads_engines && is_serving(&said, trigger, now);
+            if trigger.reads_engines() {
+                seen.serving |= is_serving(&said, trigger, now);
+                unread = unread.or_else(|| why_unread(pod, &said, trigger));
+            }
         }
-        parts.iter_mut().for_each(PartReadings::end_pod);
+        for (part, readings) in trigger.parts.iter().zip(&mut parts) {
+            if part.metric.scope() == Scope::Engine && readings.is_empty_so_far() {
+                unread.iter().cloned().for_each(|why| readings.push(why));
+            }
+            readings.end_pod();
+        }
         seen.pods.push(one(&members));
     }
     seen.parts = parts;
@@ -164,10 +181,33 @@ fn one(members: &[&Pod]) -> observed::Pod {
     }
 }
 
-/// Whether the engine of a pod has a request running or waiting.
+/// Why a node that speaks of `pod` has no readings of its engine for `trigger`; `None` if it has, or
+/// if nobody speaks of the pod.
+fn why_unread(pod: &Pod, said: &[(&NodeView, PodView<'_>)], trigger: &Trigger) -> Option<Seen> {
+    let labels = &*trigger.engine_labels;
+    let (view, _) = said.first()?;
+    if said.iter().any(|(_, pod)| pod.engine(labels).is_some()) {
+        return None;
+    }
+    let is_read = said.iter().any(|(_, pod)| pod.engines().next().is_some());
+    let why = match engine::why_never(pod, trigger) {
+        Some(why) => why.to_owned(),
+        None if !is_read => "its engine has not been read yet".to_owned(),
+        None if labels.is_empty() => {
+            "its engine is read by labels, but not as a whole yet".to_owned()
+        }
+        // What is read may be a recording, and nothing says so: those have whole engines only.
+        None => format!("its engine is read, but not by engineLabels {labels} so far"),
+    };
+    let (reading, interval) = (Reading::Failed(why.into()), view.interval);
+    Some(Seen { device: None, index: 0, reading, taken_at: None, interval })
+}
+
+/// Whether the engine of a pod has a request running or waiting, among the series that `trigger`
+/// reads.
 pub fn is_serving(said: &[(&NodeView, PodView<'_>)], trigger: &Trigger, now: Timestamp) -> bool {
     said.iter().any(|(view, pod)| {
-        let Some(Some(row)) = pod.engine() else { return false };
+        let Some(Some(row)) = pod.engine(&trigger.engine_labels) else { return false };
         let fresh = now.since(row.taken_at) <= trigger.stale_after.max(view.interval * 3);
         let some = |metric| row.readings.value(metric).is_some_and(|value| value > 0.0);
         fresh && (some(Metric::RequestsRunning) || some(Metric::RequestsWaiting))

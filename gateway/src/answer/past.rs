@@ -53,7 +53,8 @@ impl<'a> WorkloadPast<'a> {
         let metric = self.trigger.parts[part].metric;
         let samples = self.ticks(pod, from).into_iter().map(|tick| {
             let mut readings = PartReadings::default();
-            seen_of(&said_of(&[tick], pod), metric, &mut |seen| readings.push(seen));
+            let labels = &self.trigger.engine_labels;
+            seen_of(&said_of(&[tick], pod), metric, labels, &mut |seen| readings.push(seen));
             readings.end_pod();
             readings.of(0).to_vec()
         });

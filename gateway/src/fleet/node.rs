@@ -3,13 +3,14 @@
 //! Guarantees: a device is counted once, by UUID, with the newest session's holders and the newest
 //! reading. A session that ends takes along only what no other session vouches for; when the last
 //! one ends, what it said stays and grows old. An inventory takes effect with its first sample, so
-//! that readings are never billed to holders they were not taken for.
+//! that readings are never billed to holders they were not taken for; what was read of an engine
+//! stays with that engine, and with the selection of its series, until it is read anew.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::frame::{Inventory, Sample};
+use shared::frame::{Engine, Inventory, Sample};
 use shared::identity::{DeviceUuid, PodKey};
 use shared::time::Timestamp;
 use tokio_util::sync::CancellationToken;
@@ -84,8 +85,9 @@ impl NodeState {
         let known = self.sessions.iter().rev().find_map(|session| session.heard.clone());
         let session = self.sessions.iter_mut().find(|session| session.id == id)?;
         let before = session.heard.take();
-        let same = before.filter(|view| Arc::ptr_eq(view.index().inventory(), inventory));
-        let index = match &same {
+        let same = before.as_ref();
+        let same = same.filter(|view| Arc::ptr_eq(view.index().inventory(), inventory));
+        let index = match same {
             Some(view) => view.index().clone(),
             None => {
                 let known = known.as_ref().map(|view| &**view.index());
@@ -94,11 +96,11 @@ impl NodeState {
         };
         let devices = sample.devices.into_iter().enumerate().map(|(at, device)| match device {
             Some(d) => Some(Row { taken_at: now - d.age, readings: d.readings, held: d.held }),
-            None => same.as_ref()?.row(at).cloned(),
+            None => same?.row(at).cloned(),
         });
         let engines = sample.engines.into_iter().enumerate().map(|(at, engine)| match engine {
             Some(e) => Some(Row { taken_at: now - e.age, readings: e.readings, held: Vec::new() }),
-            None => same.as_ref()?.engine_row(at).cloned(),
+            None => before.as_ref()?.row_of(inventory.engines.get(at)?).cloned(),
         });
         let (devices, engines) = (devices.collect(), engines.collect());
         session.heard =
@@ -202,7 +204,8 @@ fn merged_index(newest_first: &[Arc<Index>], now: Timestamp) -> Index {
         let from = index.inventory();
         let new = from.devices.iter().filter(|device| devices.insert(device.uuid.clone()));
         inventory.devices.extend(new.cloned());
-        let new = from.engines.iter().filter(|engine| engines.insert(engine.pod.clone()));
+        let key = |engine: &Engine| (engine.pod.clone(), engine.labels.clone());
+        let new = from.engines.iter().filter(|engine| engines.insert(key(engine)));
         inventory.engines.extend(new.cloned());
         inventory.reason = inventory.reason.or_else(|| from.reason.clone());
     }
@@ -212,7 +215,7 @@ fn merged_index(newest_first: &[Arc<Index>], now: Timestamp) -> Index {
 /// For each device and engine the newest reading, whoever has it.
 fn merged_view(newest_first: &[Arc<NodeView>], index: Arc<Index>) -> NodeView {
     let mut rows: HashMap<&DeviceUuid, Row> = HashMap::new();
-    let mut engine_rows: HashMap<&PodKey, Row> = HashMap::new();
+    let mut engine_rows: HashMap<(&PodKey, &str), Row> = HashMap::new();
     let known: HashMap<_, _> =
         index.inventory().devices.iter().map(|device| (&device.uuid, &device.holders)).collect();
     for view in newest_first {
@@ -229,18 +232,24 @@ fn merged_view(newest_first: &[Arc<NodeView>], index: Arc<Index>) -> NodeView {
         }
         for (at, engine) in view.inventory().engines.iter().enumerate() {
             if let Some(row) = view.engine_row(at)
-                && is_newer(row, engine_rows.get(&engine.pod))
+                && is_newer(row, engine_rows.get(&key_of(engine)))
             {
-                engine_rows.insert(&engine.pod, row.clone());
+                engine_rows.insert(key_of(engine), row.clone());
             }
         }
     }
     let inventory = index.inventory();
     let devices = inventory.devices.iter().map(|device| rows.remove(&device.uuid)).collect();
-    let engines = inventory.engines.iter().map(|engine| engine_rows.remove(&engine.pod)).collect();
+    let engines = inventory.engines.iter();
+    let engines = engines.map(|engine| engine_rows.remove(&key_of(engine))).collect();
     let interval = newest_first.iter().map(|view| view.interval).max().unwrap_or_default();
     let received_at = newest_first.iter().map(|view| view.received_at).max().unwrap_or_default();
     NodeView::new(index.clone(), devices, engines, interval, received_at)
+}
+
+/// What the rows of engines are told apart by, whichever session brings them.
+fn key_of(engine: &Engine) -> (&PodKey, &str) {
+    (&engine.pod, &engine.labels)
 }
 
 fn is_newer(row: &Row, known: Option<&Row>) -> bool {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::frame::{Device, HeldReading, Inventory};
+use shared::frame::{Device, Engine, HeldReading, Inventory};
 use shared::identity::{PodKey, PodUid};
 use shared::metric::{Metric, MetricSet};
 use shared::reading::{Reading, Readings};
@@ -57,7 +57,8 @@ struct Claims {
     /// Since when the node has spoken of this pod without a break.
     since: Timestamp,
     devices: Vec<Claim>,
-    engine: Option<usize>,
+    /// Places of its engines in the inventory, one per selection of series.
+    engines: Vec<usize>,
 }
 
 /// What one pod holds of one device.
@@ -80,8 +81,11 @@ impl Index {
         let known_since = |pod: &PodKey| {
             before.and_then(|index| index.pods.get(pod)).map_or(now, |claims| claims.since)
         };
-        let new =
-            |pod: &PodKey| Claims { since: known_since(pod), devices: Vec::new(), engine: None };
+        let new = |pod: &PodKey| Claims {
+            since: known_since(pod),
+            devices: Vec::new(),
+            engines: Vec::new(),
+        };
         for (at, device) in inventory.devices.iter().enumerate() {
             for (place, holder) in device.holders.iter().enumerate() {
                 let claims = pods.entry(holder.pod.clone()).or_insert_with(|| new(&holder.pod));
@@ -102,7 +106,8 @@ impl Index {
             }
         }
         for (at, engine) in inventory.engines.iter().enumerate() {
-            pods.entry(engine.pod.clone()).or_insert_with(|| new(&engine.pod)).engine = Some(at);
+            let claims = pods.entry(engine.pod.clone()).or_insert_with(|| new(&engine.pod));
+            claims.engines.push(at);
         }
         Self { inventory, pods }
     }
@@ -183,6 +188,13 @@ impl NodeView {
         (state, failure)
     }
 
+    /// The readings of that very engine, wherever it is in the inventory.
+    pub(super) fn row_of(&self, engine: &Engine) -> Option<&Row> {
+        let places = &self.index.pods.get(&engine.pod)?.engines;
+        let engines = &self.index.inventory.engines;
+        self.engine_row(*places.iter().find(|at| engines[**at] == *engine)?)
+    }
+
     /// The engine readings at `at` of the inventory.
     pub fn engine_row(&self, at: usize) -> Option<&Row> {
         self.engines[at].as_ref()
@@ -212,24 +224,38 @@ impl<'a> PodView<'a> {
         }
     }
 
-    /// The readings of the pod's engine, if the node reads one: `Some(None)` before the first.
-    pub fn engine(&self) -> Option<Option<&'a Row>> {
-        let at = self.claims.engine?;
-        let claimed = self.view.index.inventory.engines[at].uid.as_ref();
-        may_be(claimed, self.uid).then(|| self.view.engine_row(at))
+    /// What the node reads of the pod's engine: selections of series, each with its readings,
+    /// `None` before the first.
+    pub fn engines(&self) -> impl Iterator<Item = (&'a str, Option<&'a Row>)> + use<'a> {
+        let (view, uid) = (self.view, self.uid);
+        let engines =
+            self.claims.engines.iter().map(|at| (*at, &view.index.inventory.engines[*at]));
+        engines
+            .filter(move |(_, engine)| may_be(engine.uid.as_ref(), uid))
+            .map(|(at, engine)| (&*engine.labels, view.engine_row(at)))
+    }
+
+    /// The readings of the series with `labels` (canonical; empty for all) of the pod's engine, if
+    /// the node reads these: `Some(None)` before the first.
+    pub fn engine(&self, labels: &str) -> Option<Option<&'a Row>> {
+        self.engines().find(|(known, _)| *known == labels).map(|(_, row)| row)
+    }
+
+    fn device_rows(&self) -> impl Iterator<Item = &'a Row> + use<'a> {
+        let view = self.view;
+        self.devices().filter_map(move |(claim, _)| view.row(claim.device))
     }
 
     /// The rows of the pod's devices and engine that have been read.
     pub fn rows(&self) -> impl Iterator<Item = &'a Row> + use<'a> {
-        let view = self.view;
-        let devices = self.devices().filter_map(move |(claim, _)| view.row(claim.device));
-        devices.chain(self.engine().flatten())
+        self.device_rows().chain(self.engines().filter_map(|(_, row)| row))
     }
 
-    /// The metrics the pod has values of.
-    pub fn offers(&self) -> MetricSet {
+    /// The metrics the pod has values of, from its devices and the engine series with `labels`.
+    pub fn offers(&self, labels: &str) -> MetricSet {
         let mut offers = MetricSet::default();
-        self.rows().for_each(|row| offers.extend(row.readings.known()));
+        let rows = self.device_rows().chain(self.engine(labels).flatten());
+        rows.for_each(|row| offers.extend(row.readings.known()));
         offers
     }
 }

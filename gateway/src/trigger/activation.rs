@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use shared::metric::Scope;
 use shared::time::Timestamp;
 
 use crate::trigger::coverage::{PodState, classify};
@@ -47,10 +46,6 @@ fn demand_exceeds(trigger: &Trigger, observed: &Observed) -> bool {
     }
 }
 
-fn reads_engines(trigger: &Trigger) -> bool {
-    trigger.parts.iter().any(|part| part.metric.scope() == Scope::Engine)
-}
-
 /// The threshold for a part's own readings: a composite's is in percent of a replica.
 fn threshold(trigger: &Trigger, at: usize) -> f64 {
     let scale = if trigger.composite { trigger.parts[at].target / trigger.target } else { 1.0 };
@@ -58,7 +53,7 @@ fn threshold(trigger: &Trigger, at: usize) -> f64 {
 }
 
 fn may_be_in_use(trigger: &Trigger, observed: &Observed, now: Timestamp) -> bool {
-    if reads_engines(trigger) && observed.serving {
+    if trigger.reads_engines() && observed.serving {
         return true;
     }
     (0..trigger.parts.len()).any(|at| {
@@ -75,7 +70,7 @@ fn may_be_in_use(trigger: &Trigger, observed: &Observed, now: Timestamp) -> bool
 
 fn exceeded_within_window(trigger: &Trigger, past: &dyn Past, now: Timestamp) -> bool {
     let from = now - trigger.activation_window;
-    if reads_engines(trigger) && past.served_since(from) {
+    if trigger.reads_engines() && past.served_since(from) {
         return true;
     }
     (0..trigger.parts.len()).any(|at| {

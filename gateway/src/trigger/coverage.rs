@@ -105,7 +105,9 @@ fn state_of(
     }
     match read(trigger, metric, seen, now) {
         Ok(value) => PodState::Reporting(value),
-        Err(NotRead::Never) if for_how_long < trigger.stale_after => PodState::Starting,
+        Err(NotRead::Never | NotRead::NotYet(_)) if for_how_long < trigger.stale_after => {
+            PodState::Starting
+        }
         Err(why @ (NotRead::Unsupported | NotRead::NoSuchDevice { .. })) => {
             PodState::Unsupported(why)
         }

@@ -3,6 +3,11 @@
 //! Guarantees: a path has only characters that may stand in a request line; nothing is resolved
 //! or connected to here.
 
+use super::engine::Engine;
+
+/// Bytes of a list of labels, or of a path: what an agent takes.
+const MAX_TEXT: usize = 1_024;
+
 /// A page that shows demand while no pod is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DemandEndpoint {
@@ -14,17 +19,8 @@ pub struct DemandEndpoint {
     pub path: String,
 }
 
-/// An inference engine that metadata can name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    /// vLLM.
-    Vllm,
-    /// NVIDIA Triton.
-    Triton,
-}
-
 /// What an engine URL in the metadata says about the pods' own pages; its host is not used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EngineEndpoint {
     /// Which engine runs in the pods.
     pub engine: Engine,
@@ -77,12 +73,18 @@ impl EngineEndpoint {
     /// Reads `http://HOST[:PORT][/PATH]`.
     pub fn parse(engine: Engine, text: &str) -> Result<Self, String> {
         let url = url(text)?;
+        if url.path.len() > MAX_TEXT {
+            return Err(format!("the path is longer than {MAX_TEXT} bytes"));
+        }
         Ok(Self { engine, port: url.port, path: url.path.to_owned() })
     }
 }
 
 /// Reads `name=value,name=value` into pairs ordered by name.
 pub(super) fn labels(text: &str) -> Result<Vec<(String, String)>, String> {
+    if text.len() > MAX_TEXT {
+        return Err(format!("is longer than {MAX_TEXT} bytes"));
+    }
     let mut labels = Vec::new();
     for pair in text.split(',') {
         let Some((name, value)) = pair.split_once('=') else {
@@ -105,6 +107,11 @@ pub(super) fn labels(text: &str) -> Result<Vec<(String, String)>, String> {
         Some(pair) => Err(format!("label {} is there twice", pair[0].0)),
         None => Ok(labels),
     }
+}
+
+/// Labels as one text, the same for the same labels however they were written: `a=1,b=2`.
+pub(super) fn canonical(labels: &[(String, String)]) -> String {
+    labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
 }
 
 /// Checks the name of a Prometheus series.

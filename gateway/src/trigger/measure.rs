@@ -25,6 +25,9 @@ pub(super) const ALIASES: &[(&str, Metric)] = &[
     ("vllm:kv_cache_usage_perc", Metric::KvCacheUsage),
     ("vllm:avg_generation_throughput_tok_per_s", Metric::TokenThroughput),
     ("vllm:avg_generation_throughput_toks_per_s", Metric::TokenThroughput),
+    // The counters that these gauges were removed for; rates here.
+    ("vllm:generation_tokens_total", Metric::TokenThroughput),
+    ("vllm:request_success_total", Metric::RequestRate),
     ("vllm:time_to_first_token_seconds", Metric::TimeToFirstTokenMs),
     ("vllm:e2e_request_latency_seconds", Metric::RequestLatencyMs),
     ("vllm:request_queue_time_seconds", Metric::QueueWaitMs),

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::endpoint::{self, DemandEndpoint, Engine, EngineEndpoint};
+use super::endpoint::{self, DemandEndpoint, EngineEndpoint};
+use super::engine::Engine;
 use super::measure::Measure;
 use super::number;
 use super::word::{nearest, one_of, quoted, words};
@@ -125,6 +126,7 @@ macro_rules! fields {
 fields! {
     profile: String,
     metric_type: Measure,
+    metric_engine: Option<Engine>,
     target_value: f64,
     target_gpu_utilization: f64,
     target_memory_utilization: f64,
@@ -185,7 +187,11 @@ pub const KEYS: &[Key] = &[
     key("profile", "none", "named defaults, which any key overrides",
         read!(profile, owned)),
     key("metricType", "gpu_utilization", "one metric, or several as NAME:TARGET,NAME:TARGET",
-        read!(metric_type, Measure::parse)),
+        |fields, text| {
+            fields.metric_type = Some(Measure::parse(text)?);
+            fields.metric_engine = Some(Engine::of_metric_type(text));
+            Ok(())
+        }),
     key("targetValue", "the profile's, else 80 for percent metrics", "target per replica",
         read!(target_value, number::target)),
     key("targetGpuUtilization", "none", "sets metricType gpu_utilization and the target",

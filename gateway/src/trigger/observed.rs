@@ -104,7 +104,8 @@ pub struct Seen {
     pub index: u32,
     /// The pod's share of the device's reading.
     pub reading: Reading,
-    /// When it was read, on this gateway's clock; `None` if it never was.
+    /// When it was read, on this gateway's clock; `None` if it never was, and then a failed reading
+    /// says why.
     pub taken_at: Option<Timestamp>,
     /// The agent's sampling interval.
     pub interval: Duration,
@@ -130,6 +131,11 @@ impl PartReadings {
             own.sort_by(|a, b| (a.index, &a.device).cmp(&(b.index, &b.device)));
         }
         self.ends.push(self.seen.len());
+    }
+
+    /// Whether the pod that is being listed has no reading so far.
+    pub fn is_empty_so_far(&self) -> bool {
+        self.seen.len() == self.ends.last().copied().unwrap_or(0)
     }
 
     /// Adds a reading to the pod that is being listed.

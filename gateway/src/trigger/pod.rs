@@ -19,6 +19,8 @@ use crate::trigger::spec::{Aggregation, Trigger};
 pub enum NotRead {
     /// No agent has said anything about this pod's devices or engine.
     Never,
+    /// An agent speaks of this pod, but has not read what is asked for; why.
+    NotYet(Arc<str>),
     /// The newest reading is too old.
     Stale(Duration),
     /// Reading failed.
@@ -39,7 +41,7 @@ impl fmt::Display for NotRead {
         match self {
             Self::Never => f.write_str("no agent has reported it"),
             Self::Stale(age) => write!(f, "the newest is {:.1} s old", age.as_secs_f64()),
-            Self::Failed(why) => f.write_str(why),
+            Self::NotYet(why) | Self::Failed(why) => f.write_str(why),
             Self::Unsupported => {
                 f.write_str("not supported by the devices or the engine of these pods")
             }
@@ -89,7 +91,7 @@ pub fn read(
     let selected = select(trigger, metric, seen)?;
     let mut unsupported = false;
     for device in selected {
-        let taken_at = device.taken_at.ok_or(NotRead::Never)?;
+        let Some(taken_at) = device.taken_at else { return Err(never(device)) };
         let age = now.since(taken_at);
         if age > fresh_for(trigger, device) {
             return Err(NotRead::Stale(age));
@@ -104,6 +106,14 @@ pub fn read(
         return Err(NotRead::Unsupported);
     }
     Ok(combined(trigger.aggregation, metric, selected))
+}
+
+/// What was never read, and why where that is known.
+fn never(device: &Seen) -> NotRead {
+    match &device.reading {
+        Reading::Failed(why) => NotRead::NotYet(why.clone()),
+        Reading::Ok(_) | Reading::Unsupported => NotRead::Never,
+    }
 }
 
 /// The values of readings that have one.

@@ -9,13 +9,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use shared::metric::Scope;
+
+use super::endpoint;
 use super::goal::{GOAL_KEYS, Goal, Settled};
 use super::metadata::{Fields, Problems, read};
 use super::name;
 use super::profile::{Profile, Profiles, TRAINING};
 use super::word::{nearest, quoted};
 
-pub use super::endpoint::{DemandEndpoint, Engine, EngineEndpoint};
+pub use super::endpoint::{DemandEndpoint, EngineEndpoint};
+pub use super::engine::Engine;
 pub use super::measure::Part;
 pub use super::metadata::{
     Absent, Aggregation, Error, KEYS, Key, WindowFunction, is_for_keda, is_same, ours,
@@ -53,12 +57,15 @@ pub struct Trigger {
     pub startup_grace: Duration,
     /// How long since it last became unready a pod may hold the value.
     pub cold_start_timeout: Duration,
-    /// Only engine series with these labels count; ordered by name.
-    pub engine_labels: Vec<(String, String)>,
+    /// Only engine series with these labels count: `a=1,b=2`, ordered by name; all where it is
+    /// empty.
+    pub engine_labels: Arc<str>,
     /// Where demand is seen while no pod is ready.
     pub demand: Option<Demand>,
     /// Engine, port and path, where the metadata names them.
     pub engine_endpoint: Option<EngineEndpoint>,
+    /// The engine that endpoint, metric name or profile name, in this order.
+    pub engine: Option<Engine>,
     /// The profile it is based on.
     pub profile: Option<Arc<str>>,
 }
@@ -67,6 +74,11 @@ impl Trigger {
     /// How far back its answers depend on readings.
     pub fn look_back(&self) -> Duration {
         self.window.max(self.activation_window) + self.stale_after
+    }
+
+    /// Whether any of its metrics comes from the pods' inference engines.
+    pub fn reads_engines(&self) -> bool {
+        self.parts.iter().any(|part| part.metric.scope() == Scope::Engine)
     }
 }
 
@@ -115,6 +127,8 @@ pub fn parse_admitting(
     problems.none()?;
     let name = outline.name();
     let Outline { own, profile, fields, goal, .. } = outline;
+    let named = engine_endpoint.as_ref().map(|endpoint| endpoint.engine);
+    let named = named.or_else(|| fields.metric_engine.flatten());
     let inherited = profile.filter(|_| goal.unit_is_the_profiles);
     let activation = own.activation_threshold;
     let seconds = Duration::from_secs;
@@ -136,8 +150,9 @@ pub fn parse_admitting(
         stale_after: fields.stale_after.unwrap_or(seconds(10)),
         startup_grace: fields.startup_grace.unwrap_or(Duration::ZERO),
         cold_start_timeout: fields.cold_start_timeout.unwrap_or(seconds(15 * 60)),
-        engine_labels: fields.engine_labels.unwrap_or_default(),
+        engine_labels: endpoint::canonical(&fields.engine_labels.unwrap_or_default()).into(),
         demand,
+        engine: named.or_else(|| Engine::of_profile(&profile?.name)),
         engine_endpoint,
         profile: profile.map(|profile| profile.name.clone()),
     })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use shared::metric::Metric;
+use shared::metric::{Metric, Scope};
 use shared::time::Timestamp;
 
 use crate::trigger::coverage::{Coverage, PodState, classify, unheard};
@@ -197,7 +197,7 @@ fn unknown(trigger: &Trigger, observed: &Observed, parts: &[Part]) -> Verdict {
             outcome: Outcome::FailedPrecondition,
             reason: Reason::Unsupported {
                 metric: first.metric,
-                why: why_unsupported(first).to_string().into(),
+                why: why_unsupported(trigger, first).into(),
                 offers: observed.offers,
             },
             coverage,
@@ -224,14 +224,17 @@ fn unknown(trigger: &Trigger, observed: &Observed, parts: &[Part]) -> Verdict {
     }
 }
 
-fn why_unsupported(part: &Part) -> NotRead {
-    part.states
-        .iter()
-        .find_map(|state| match state {
-            PodState::Unsupported(why) => Some(why.clone()),
-            _ => None,
-        })
-        .unwrap_or(NotRead::Unsupported)
+fn why_unsupported(trigger: &Trigger, part: &Part) -> String {
+    let why = part.states.iter().find_map(|state| match state {
+        PodState::Unsupported(why) => Some(why),
+        _ => None,
+    });
+    match (why.unwrap_or(&NotRead::Unsupported), trigger.engine) {
+        (NotRead::Unsupported, Some(engine)) if part.metric.scope() == Scope::Engine => {
+            format!("{engine} does not publish it in these pods")
+        }
+        (why, _) => why.to_string(),
+    }
 }
 
 fn no_fresh_reading(observed: &Observed, part: &Part) -> Reason {

@@ -209,7 +209,11 @@ fn fmt_unsupported(
     offers: MetricSet,
 ) -> fmt::Result {
     write!(f, "{metric}: {why}; ")?;
-    let offered: Vec<_> = offers.iter().map(Metric::name).collect();
+    // What an engine does not publish is better replaced by what it does than by the GPU's.
+    let alike = |offered: &Metric| offered.scope() == metric.scope();
+    let some_are = offers.iter().any(|offered| alike(&offered));
+    let offered = offers.iter().filter(|offered| !some_are || alike(offered));
+    let offered: Vec<_> = offered.map(Metric::name).collect();
     if offered.is_empty() {
         return f.write_str("these pods report no metric at all");
     }

@@ -5,6 +5,7 @@
 
 use shared::metric::{Metric, Scope, Unit};
 
+use super::engine::Engine;
 use super::number::thousandths;
 use super::spec::{Aggregation, Trigger, WindowFunction};
 
@@ -49,6 +50,7 @@ pub fn findings(trigger: &Trigger, min_replicas: Option<u32>, value_type: bool) 
     targets(trigger, &mut found);
     aggregation(trigger, value_type, &mut found);
     without_effect(trigger, &mut found);
+    unpublished(trigger, &mut found);
     idle(trigger, &mut found);
     if to_zero {
         never_zero(trigger, &mut found);
@@ -138,6 +140,21 @@ fn without_effect(trigger: &Trigger, found: &mut Found) {
     }
     if trigger.window_function != WindowFunction::Avg && trigger.window.is_zero() {
         found.add("no-effect", "windowFunction: has no effect without a window");
+    }
+}
+
+fn unpublished(trigger: &Trigger, found: &mut Found) {
+    let Some(engine) = trigger.engine else { return };
+    for metric in trigger.parts.iter().map(|part| part.metric).filter(|m| engine.lacks(*m)) {
+        let instead = match (engine, metric) {
+            (Engine::Ollama, _) => {
+                "gpu_utilization, and count requests in a proxy (demandEndpoint)"
+            }
+            (_, Metric::ErrorRate | Metric::TokenThroughput) => "request_rate",
+            _ => "requests_waiting",
+        };
+        let message = format!("{metric}: {engine} does not publish it; measure {instead}");
+        found.add("unpublished", message);
     }
 }
 
@@ -269,6 +286,15 @@ mod tests {
                 "gpuIndex: has no effect on metrics of an engine",
             ),
             (&[("engineLabels", "a=b")], "engineLabels: has no effect on metrics of a GPU"),
+            (
+                &[("profile", "tgi"), ("metricType", "kv_cache_usage")],
+                "kv_cache_usage: TGI does not publish it; measure requests_waiting",
+            ),
+            (
+                &[("profile", "ollama"), ("metricType", "requests_waiting:5")],
+                "requests_waiting: Ollama does not publish it; measure gpu_utilization, and count \
+                 requests in a proxy (demandEndpoint)",
+            ),
             (&[("windowFunction", "max")], "windowFunction: has no effect without a window"),
             (
                 &[("metricType", "power_draw:300")],

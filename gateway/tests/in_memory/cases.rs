@@ -74,7 +74,7 @@ impl World {
             key: PodKey::new("ml", *name),
             uid: uid.map(Into::into),
             node: node.map(Into::into),
-            ip: None,
+            ip: Some("10.0.0.1".into()),
             ports: Box::default(),
             annotations: Box::default(),
             group: None,
@@ -128,11 +128,16 @@ impl World {
         self.answers.assess(Question { namespace: "ml", name, metadata: &metadata }, now)
     }
 
-    fn value(&self, name: &str, metadata: &[(&str, &str)], now: Timestamp) -> Result<f64, Refusal> {
+    pub(crate) fn value(
+        &self,
+        name: &str,
+        metadata: &[(&str, &str)],
+        now: Timestamp,
+    ) -> Result<f64, Refusal> {
         self.assess(name, metadata, now)?.value()
     }
 
-    fn active(
+    pub(crate) fn active(
         &self,
         name: &str,
         metadata: &[(&str, &str)],

@@ -5,6 +5,7 @@ mod check;
 mod demand;
 mod directory_file;
 mod e2e_script;
+mod engines;
 mod explain;
 mod http;
 mod ingest;

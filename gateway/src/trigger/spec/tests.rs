@@ -260,3 +260,40 @@ fn engine_endpoints_name_engine_port_and_path() {
     let message = "vllmEndpoint and tritonEndpoint name different engines, keep one";
     refused_but_specified(&both, message, "gpu_utilization", 80.0);
 }
+
+#[test]
+fn the_engine_is_what_endpoint_metric_or_profile_name_in_this_order() {
+    for (pairs, engine) in [
+        (&[][..], None),
+        (&[("metricType", "requests_waiting:5")], None),
+        (&[("profile", "vllm")], Some(Engine::Vllm)),
+        (&[("profile", "sglang"), ("metricType", "kv_cache_usage")], Some(Engine::Sglang)),
+        (&[("profile", "tgi")], Some(Engine::Tgi)),
+        (&[("profile", "trtllm")], Some(Engine::Trtllm)),
+        (&[("profile", "triton-queue-wait")], Some(Engine::Triton)),
+        (&[("profile", "vllm"), ("metricType", "triton_request_rate:5")], Some(Engine::Triton)),
+        (&[("metricType", "vllm:num_requests_waiting:5")], Some(Engine::Vllm)),
+        (
+            &[("metricType", "vllm_queue_depth:5"), ("tritonEndpoint", "http://svc")],
+            Some(Engine::Triton),
+        ),
+    ] {
+        assert_eq!(trigger(pairs).engine, engine, "{pairs:?}");
+    }
+    let mine = Profiles::load("mine: {metricType: 'vllm_queue_depth:5'}").unwrap();
+    let of = |pairs: &[(&str, &str)]| parse(&map(pairs), &mine).unwrap().engine;
+    assert_eq!(of(&[("profile", "mine")]), Some(Engine::Vllm));
+    assert_eq!(of(&[("profile", "mine"), ("metricType", "requests_waiting:5")]), None);
+}
+
+#[test]
+fn engine_labels_are_the_same_however_they_are_written() {
+    let labels = |text| trigger(&[("metricType", "kv_cache_usage"), ("engineLabels", text)]);
+    assert_eq!(&*labels("b=2, a = 1").engine_labels, "a=1,b=2");
+    assert_eq!(labels("b=2,a=1"), labels("a=1,b=2"));
+    let long = format!("a={}", "x".repeat(1_023));
+    refused(
+        &[("engineLabels", &long)],
+        &format!("engineLabels \"a={}\"…: is longer than 1024 bytes", "x".repeat(58)),
+    );
+}
