@@ -1,6 +1,7 @@
 use std::path::Path;
 
-const PROTOS: [&str; 2] = ["uplink/v1/uplink.proto", "keda/externalscaler.proto"];
+const PROTOS: [&str; 3] =
+    ["uplink/v1/uplink.proto", "keda/externalscaler.proto", "kubelet/podresources.proto"];
 
 #[test]
 fn generated_code_is_what_the_protos_say() {
