@@ -73,7 +73,7 @@ async fn top(args: TopArgs) -> anyhow::Result<()> {
 }
 
 async fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
-    let report = alone::doctor(args.read.resolve_once()?, &args.proc_root).await?;
+    let report = alone::doctor(args.read.resolve_once()?).await?;
     print(&report.render(args.output)).context("standard output")?;
     Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -7,9 +7,11 @@ use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use shared::brief::Brief;
 use shared::process::Clock;
 use shared::time::Timestamp;
 use tokio::sync::watch;
@@ -39,7 +41,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// When the source cannot be opened or there is nothing to show.
 pub async fn snapshot(config: ReadConfig, format: Format) -> anyhow::Result<String> {
     let stale_after = stale_after(config.interval);
-    let mut collector = collector(config)?;
+    let mut collector = collector(config, no_briefs())?;
     let clock = Clock::start();
     let first = local::first(&mut collector, clock, SILENT_AFTER).await;
     close(collector).await;
@@ -119,7 +121,7 @@ impl Running {
         config: ReadConfig,
         shutdown: &CancellationToken,
     ) -> anyhow::Result<Option<Self>> {
-        let mut collector = collector(config)?;
+        let mut collector = collector(config, no_briefs())?;
         let clock = Clock::start();
         let first = local::first(&mut collector, clock, SILENT_AFTER);
         match shutdown.run_until_cancelled(first).await {
@@ -146,6 +148,11 @@ impl Running {
     }
 }
 
+/// Nobody briefs an agent that has no gateway.
+fn no_briefs() -> watch::Receiver<Option<Arc<Brief>>> {
+    watch::Sender::new(None).subscribe()
+}
+
 async fn close(collector: Collector) {
     if tokio::time::timeout(CLOSE_WITHIN, collector.close()).await.is_err() {
         tracing::warn!("the hardware does not answer; it is not waited for");
@@ -156,10 +163,12 @@ async fn close(collector: Collector) {
 ///
 /// # Errors
 /// When what was asked for cannot even be looked at, such as a broken holders file.
-pub async fn doctor(config: ReadConfig, proc_root: &Path) -> anyhow::Result<Report> {
+pub async fn doctor(config: ReadConfig) -> anyhow::Result<Report> {
     let mut report = Report::default();
     let good = match &config.source {
-        SourceSpec::Nvml { library } => hardware(&mut report, library.clone(), proc_root).await?,
+        SourceSpec::Nvml { library } => {
+            hardware(&mut report, library.clone(), &config.owners.proc_root).await?
+        }
         SourceSpec::Replay(path) => report.note("recording", doctor::recording(path)),
         SourceSpec::Simulated(_) => {
             report.note("source", Ok("a simulation; no hardware is looked at".into()))
@@ -170,7 +179,7 @@ pub async fn doctor(config: ReadConfig, proc_root: &Path) -> anyhow::Result<Repo
     }
     let source = config.source.clone();
     let stale_after = stale_after(config.interval);
-    let mut collector = collector(config)?;
+    let mut collector = collector(config, no_briefs())?;
     let clock = Clock::start();
     let mut taken = collector.first(clock).await;
     while !collector.source.is_ready() && clock.now() < Timestamp::START + SILENT_AFTER {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use shared::identity::NodeName;
 
+use super::owners::{OwnerArgs, OwnerConfig};
 use super::{DEFAULT_INTERVAL, NodeArgs, SourceArgs, interval};
 use crate::device::SourceSpec;
 use crate::device::replay::ReplayEnd;
@@ -24,6 +25,8 @@ pub struct ReadConfig {
     pub interval: Duration,
     /// The holders file.
     pub holders: Option<PathBuf>,
+    /// What else tells who holds what.
+    pub owners: OwnerConfig,
     /// What happens after the last line of a recording.
     pub replay_end: ReplayEnd,
 }
@@ -35,6 +38,8 @@ pub struct ReadArgs {
     node: NodeArgs,
     #[command(flatten)]
     source: SourceArgs,
+    #[command(flatten)]
+    owners: OwnerArgs,
 }
 
 impl ReadArgs {
@@ -45,6 +50,7 @@ impl ReadArgs {
     pub fn resolve(self, interval: Duration) -> anyhow::Result<ReadConfig> {
         Ok(ReadConfig {
             node: self.node.name()?,
+            owners: self.owners.resolve(&self.source.spec()),
             source: self.source.spec(),
             interval,
             holders: self.source.holders,
@@ -150,9 +156,6 @@ pub struct DoctorArgs {
         default_value = "text"
     )]
     pub output: doctor::Format,
-    /// Where the kernel's files are mounted.
-    #[arg(long, value_name = "DIR", env = "GPU_AGENT_PROC_ROOT", default_value = "/proc")]
-    pub proc_root: PathBuf,
 }
 
 fn length(text: &str) -> Result<Duration, String> {

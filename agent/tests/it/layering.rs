@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 
 /// Know all the others.
 const LAST: [&str; 2] = ["config", "app"];
-const PURE: [&str; 9] = [
+const PURE: [&str; 12] = [
     "owner.rs",
+    "owner/id.rs",
+    "owner/declared.rs",
+    "owner/kubelet/pace.rs",
     "frame.rs",
     "uplink/backoff.rs",
     "device/replay/line.rs",
