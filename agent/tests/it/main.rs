@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that finds no value should stop there")]
 
 mod cli;
+mod declared;
+mod device_ids;
 mod fake_nvml;
 mod frame;
 mod layering;

@@ -1,0 +1,197 @@
+//! What a device id names, form by form.
+
+use agent::owner::id::{DeviceRef, Why, parse};
+use proptest::prelude::*;
+
+const GPU: &str = "GPU-5a5a7118-e550-79a1-597e-7631e126c57a";
+const MIG: &str = "MIG-42f0f413-f7b0-58cc-aced-c1d1fb54db26";
+
+fn uuid(uuid: &str, replica: Option<u32>) -> DeviceRef<'_> {
+    DeviceRef::Uuid { uuid, replica }
+}
+
+fn minor(minor: u32, gpu_instance: Option<u32>, share: Option<u32>) -> DeviceRef<'static> {
+    DeviceRef::Minor { minor, gpu_instance, share }
+}
+
+fn legacy(gpu_instance: u32, compute_instance: u32, replica: Option<u32>) -> DeviceRef<'static> {
+    DeviceRef::LegacyMig { parent: GPU, gpu_instance, compute_instance, replica }
+}
+
+/// Cases 8 to 14 of the study's table.
+#[test]
+fn every_form_is_read_as_its_plugin_means_it() {
+    for (id, expected) in [
+        (GPU.to_owned(), uuid(GPU, None)),
+        (format!("{GPU}::3"), uuid(GPU, Some(3))),
+        (format!("{MIG}::0"), uuid(MIG, Some(0))),
+        ("nvidia0/gi3/vgpu0".into(), minor(0, Some(3), Some(0))),
+        ("GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448-4".into(), DeviceRef::Unread(Why::Hami)),
+        ("0000:c1:00.0".into(), DeviceRef::Unread(Why::Amd)),
+        (format!("{MIG}::"), DeviceRef::Unread(Why::UnknownForm)),
+    ] {
+        assert_eq!(parse(&id), expected, "{id}");
+    }
+}
+
+#[test]
+fn further_good_forms() {
+    let upper = GPU.to_uppercase();
+    assert_eq!(parse(&upper), uuid(&upper, None), "compared without case later");
+    for (id, expected) in [
+        (format!("MIG-{GPU}/1/0"), legacy(1, 0, None)),
+        (format!("MIG-{GPU}/13/2::7"), legacy(13, 2, Some(7))),
+        ("nvidia0".into(), minor(0, None, None)),
+        ("nvidia12/gi9".into(), minor(12, Some(9), None)),
+        ("nvidia7/vgpu15".into(), minor(7, None, Some(15))),
+        ("nvidia4294967295".into(), minor(u32::MAX, None, None)),
+        ("3".into(), DeviceRef::Unread(Why::Index)),
+        ("amdgpu_xcp_12".into(), DeviceRef::Unread(Why::Amd)),
+        ("card0-3".into(), DeviceRef::Unread(Why::Intel)),
+    ] {
+        assert_eq!(parse(&id), expected, "{id}");
+    }
+}
+
+#[test]
+fn broken_forms_are_unknown_and_never_guessed() {
+    let mut ids: Vec<String> = [
+        "",
+        " ",
+        "::",
+        "::0",
+        "::x",
+        ":",
+        "/",
+        "-",
+        "GPU",
+        "GPU-",
+        "MIG-",
+        "MIG-GPU-",
+        "GPU-::0",
+        "nvidia",
+        "nvidia-0",
+        "nvidia0/gi",
+        "nvidia0/vgpu",
+        "nvidia0/gix",
+        "nvidia0/gi3/",
+        "nvidia0/gi3/vgpu",
+        "nvidia0/vgpu0/gi3",
+        "nvidia0/gi3/gi3",
+        "nvidia0/",
+        "nvidia0//gi3",
+        "nvidia00",
+        "nvidia01",
+        "nvidia0/gi03",
+        "nvidia+1",
+        "nvidia-1",
+        "nvidia4294967296",
+        "nvidia0::0",
+        "nvidiactl",
+        "nvidia-uvm",
+        "Nvidia0",
+        "nvidia0/GI3",
+        " nvidia0",
+        "nvidia0 ",
+        "nvidia٣",
+        "-1",
+        "+1",
+        "1.0",
+        "01",
+        "4294967296",
+        "0x1",
+        "amdgpu_xcp_",
+        "amdgpu_xcp_x",
+        "card0",
+        "card0-",
+        "card-0",
+        "cardx-0",
+        "0000:c1:00",
+        "0000:c1:00.g",
+        "000:c1:00.0",
+        "0000.c1.00.0",
+        "0000:c1:00:0",
+        "00000000:C1:00.0",
+        "ö000:c1:00.0",
+        "none",
+        "all",
+        "🂡",
+        "GPU-5a5a7118-e550-79a1-597e-7631e126c57",
+        "GPU-5a5a7118-e550-79a1-597e-7631e126c57ag",
+        "GPU-5a5a7118-e550-79a1-597e-7631e126c57g",
+        "GPU-5a5a7118e55079a1597e7631e126c57a",
+        "5a5a7118-e550-79a1-597e-7631e126c57a",
+        "gpu-5a5a7118-e550-79a1-597e-7631e126c57a",
+        "GPU-5a5a7118-e550-79a1-597e-7631e126c57а",
+        "TPU-5a5a7118-e550-79a1-597e-7631e126c57a",
+        "GPU-5a5a7118-e550-79a1-7631e126c57a-597e",
+        "GPU--5a5a711-e550-79a1-597e-7631e126c57a",
+    ]
+    .map(str::to_owned)
+    .into();
+    for tail in [
+        "::",
+        "::x",
+        "::-1",
+        "::+1",
+        "::01",
+        "::1.5",
+        "::1::2",
+        ":::1",
+        ":0",
+        "::4294967296",
+        "::１",
+        ":: 1",
+        "::1 ",
+        "::1\n",
+        "-",
+        "-x",
+        "-1-2",
+        "-01",
+        "[0]",
+        "[1g.10gb-0]",
+        "/1/0",
+        " ",
+        "\0",
+        "::0/1",
+    ] {
+        ids.push(format!("{GPU}{tail}"));
+        ids.push(format!("{MIG}{tail}"));
+    }
+    for tail in ["", "/", "/1", "/1/", "//0", "/1/0/", "/1/0/0", "/x/0", "/1/0::", "/-1/0", "/01/0"]
+    {
+        ids.push(format!("MIG-{GPU}{tail}"));
+    }
+    ids.push("G".repeat(300));
+    ids.push("9".repeat(300));
+    ids.push(format!("{GPU}::{}", "0".repeat(300)));
+    for id in ids {
+        assert_eq!(parse(&id), DeviceRef::Unread(Why::UnknownForm), "{id:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_is_a_panic(id in "\\PC{0,80}") {
+        parse(&id);
+    }
+
+    #[test]
+    fn what_is_nearly_an_id_is_no_panic_and_keeps_its_place(
+        id in "(GPU|MIG|nvidia|card|amdgpu_xcp_)?[-/:0-9a-fgiv]{0,60}"
+    ) {
+        match parse(&id) {
+            DeviceRef::Uuid { uuid, replica } => {
+                let again = replica.map_or(uuid.to_owned(), |replica| format!("{uuid}::{replica}"));
+                prop_assert_eq!(again, id);
+            }
+            DeviceRef::Minor { minor, gpu_instance, share } => {
+                let part = |name, part: Option<u32>| part.map(|part| format!("/{name}{part}"));
+                let gi = part("gi", gpu_instance).unwrap_or_default();
+                let share = part("vgpu", share).unwrap_or_default();
+                prop_assert_eq!(format!("nvidia{minor}{gi}{share}"), id);
+            }
+            DeviceRef::LegacyMig { .. } | DeviceRef::Unread(_) => {}
+        }
+    }
+}
