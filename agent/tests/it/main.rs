@@ -7,6 +7,7 @@ mod declared;
 mod device_ids;
 mod fake_nvml;
 mod frame;
+mod kubelet;
 mod layering;
 mod local_frames;
 mod local_nvml;
