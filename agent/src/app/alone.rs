@@ -27,6 +27,7 @@ use crate::local::doctor::{self, Driver, Report};
 use crate::local::record::Recording;
 use crate::local::view::View;
 use crate::local::{self, Format, render, stale_after};
+use crate::owner::kubelet::Kubelet;
 
 /// How long the driver may take to answer at all.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
@@ -178,6 +179,7 @@ pub async fn doctor(config: ReadConfig) -> anyhow::Result<Report> {
         return Ok(report);
     }
     let source = config.source.clone();
+    let socket = config.owners.kubelet_socket.clone();
     let stale_after = stale_after(config.interval);
     let mut collector = collector(config, no_briefs())?;
     let clock = Clock::start();
@@ -185,9 +187,16 @@ pub async fn doctor(config: ReadConfig) -> anyhow::Result<Report> {
     while !collector.source.is_ready() && clock.now() < Timestamp::START + SILENT_AFTER {
         taken = collector.first(clock).await;
     }
+    let kubelet = collector.kubelet.take();
     close(collector).await;
     let view = View::of(&taken, taken.at, stale_after);
-    report.note("devices", doctor::devices(&view, &source));
+    let declaration = kubelet.as_ref().map(Kubelet::declared);
+    let trouble = declaration.and_then(|declaration| declaration.trouble.as_deref());
+    let good = report.note("devices", doctor::devices(&view, &source, trouble));
+    if let (true, Some(kubelet), Some(socket)) = (good, &kubelet, &socket) {
+        let found = doctor::kubelet(kubelet.declared(), kubelet.fault(), socket);
+        report.note("kubelet", found);
+    }
     Ok(report)
 }
 

@@ -13,11 +13,14 @@ use super::view::plain;
 mod devices;
 /// Whether driver and library are there and fit each other.
 mod hardware;
+/// Whether the kubelet tells who holds what.
+mod kubelet;
 /// Whether a recording can be replayed.
 mod recording;
 
 pub use devices::devices;
 pub use hardware::{Driver, hardware};
+pub use kubelet::kubelet;
 pub use recording::recording;
 
 /// Form of the report.

@@ -104,6 +104,7 @@ struct Heard {
     word: Option<Word>,
     /// Why the newest call failed.
     trouble: Option<Arc<str>>,
+    fault: Option<Fault>,
     lists: u64,
     failures: [u64; Fault::ALL.len()],
 }
@@ -211,6 +212,16 @@ impl Kubelet {
             self.changed();
         }
         &self.last.declaration
+    }
+
+    /// What the last tick was told.
+    pub fn declared(&self) -> &Declaration {
+        &self.last.declaration
+    }
+
+    /// What kind of failure the newest answer was, if it was one.
+    pub fn fault(&self) -> Option<Fault> {
+        self.heard.borrow().fault
     }
 
     /// How asking went so far.
@@ -321,6 +332,7 @@ impl Asking {
                 self.say.send_modify(|heard| {
                     heard.lists += 1;
                     heard.trouble = None;
+                    heard.fault = None;
                     let known = heard.word.take().map(|word| word.listing);
                     // The same word stays the same, so that nothing is worked out again.
                     let known = known.filter(|known| **known == listing);
@@ -343,6 +355,7 @@ impl Asking {
                     let counts = heard.failures.iter_mut().zip(Fault::ALL);
                     counts.filter(|(_, of)| *of == fault).for_each(|(count, _)| *count += 1);
                     heard.trouble = Some(said);
+                    heard.fault = Some(fault);
                 });
             }
         }

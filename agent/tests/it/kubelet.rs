@@ -27,7 +27,7 @@ use tonic::{Request, Response, Status};
 
 use crate::declared::{G, briefed};
 use crate::owner::device;
-use crate::process::{agent, ended};
+use crate::process::{agent, ended, golden};
 use crate::support::at;
 
 /// How long anything may take before a test fails; nothing is expected to take that long.
@@ -544,6 +544,36 @@ async fn a_snapshot_without_the_kubelets_word_says_why() {
     kubelet.mood.send_replace(Mood::Hangs);
     let (line, _) = tokio::task::block_in_place(|| ended(0, &mut command));
     assert!(line.contains("\"reason\":\"the kubelet was not heard yet\""), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_says_where_the_way_from_the_kubelet_is_broken() {
+    let (folder, settings) = place();
+    let source = format!("replay:{}", unheld(folder.path()).display());
+    let socket = settings.socket.display().to_string();
+    let doctor = |name: &str, code| {
+        let mut command = agent(["doctor", "--source", &source, "--kubelet-socket", &socket]);
+        let (text, _) = tokio::task::block_in_place(|| ended(code, &mut command));
+        let text = text.replace(&folder.path().display().to_string(), "FOLDER");
+        format!("# {name}: exit code {code}\n{text}\n")
+    };
+    let mut report = doctor("no socket", 1);
+    let kubelet = TestKubelet::start(&settings.socket, vec![gpu("p", G), gpu("q", G)]);
+    report += &doctor("all is well", 0);
+    for (name, code, mood) in [
+        ("nothing given", 0, Mood::Says(vec![pod("p", "cpu", &[G])])),
+        ("an id of HAMi", 1, Mood::Says(vec![gpu("p", &format!("{G}-3")), gpu("q", "nvidia7")])),
+        ("too many calls", 1, Mood::Refuses(Status::resource_exhausted("rate limit exceeded"))),
+    ] {
+        kubelet.mood.send_replace(mood);
+        report += &doctor(name, code);
+    }
+    drop(kubelet);
+    while std::os::unix::net::UnixStream::connect(&settings.socket).is_ok() {
+        tokio::task::yield_now().await;
+    }
+    report += &doctor("nobody listens", 1);
+    golden("doctor-kubelet.txt", &report);
 }
 
 #[test]
