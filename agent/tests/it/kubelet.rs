@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use agent::app::App;
 use agent::collector::Collector;
+use agent::config::RunConfig;
 use agent::device::replay::ReplayEnd;
 use agent::device::{ObservedDevice, ObservedProcess, Processes, SourceSpec};
 use agent::owner::declared::Resources;
@@ -17,18 +19,20 @@ use proto::kubelet::{
     ClaimResource, ContainerDevices, ContainerResources, DynamicResource, ListPodResourcesRequest,
     ListPodResourcesResponse, PodResources,
 };
+use proto::uplink::agent_message::Body;
 use shared::brief::Brief;
 use shared::frame::{Holder, HolderSource};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use crate::declared::{G, briefed};
 use crate::owner::device;
 use crate::process::{agent, ended, golden};
-use crate::support::at;
+use crate::support::{Gateway, at};
 
 /// How long anything may take before a test fails; nothing is expected to take that long.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -544,6 +548,50 @@ async fn a_snapshot_without_the_kubelets_word_says_why() {
     kubelet.mood.send_replace(Mood::Hangs);
     let (line, _) = tokio::task::block_in_place(|| ended(0, &mut command));
     assert!(line.contains("\"reason\":\"the kubelet was not heard yet\""), "{line}");
+}
+
+/// The pod and its UID in the newest inventory, once it is `wanted`.
+async fn inventory_with(gateway: &mut Gateway, wanted: &[(&str, &str)]) {
+    loop {
+        let (_, Some(Body::Inventory(inventory))) = gateway.next().await else { continue };
+        let holders = inventory.devices[0].holders.iter();
+        let holders: Vec<_> =
+            holders.map(|holder| (holder.pod.as_str(), holder.uid.as_str())).collect();
+        if holders == wanted {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_gateways_brief_tells_the_kubelets_pods_apart() {
+    let (folder, settings) = place();
+    let kubelet = TestKubelet::start(&settings.socket, vec![gpu("a", G), gpu("b", G)]);
+    let mut gateway = Gateway::start().await;
+    let source = SourceSpec::Replay(unheld(folder.path()));
+    let mut config = RunConfig::new(gateway.url(), "n".into(), source);
+    config.interval = Duration::from_millis(100);
+    config.owners.kubelet_socket = Some(settings.socket);
+    let shutdown = CancellationToken::new();
+    let app = tokio::spawn(App::build(config).unwrap().run(shutdown.clone()));
+    inventory_with(&mut gateway, &[("a", ""), ("b", "")]).await;
+    let brief = |version, pods: &[(&str, &str, bool)]| {
+        let pods = pods.iter().map(|(name, uid, finished)| {
+            let mut pod = briefed(name, uid);
+            pod.finished = *finished;
+            pod
+        });
+        let brief = Brief { pods: pods.collect(), devices: Vec::new() };
+        Some(proto::brief::to_wire(version, &brief))
+    };
+    gateway.brief.send_replace(brief(1, &[("a", "u1", false), ("b", "u2", true)]));
+    inventory_with(&mut gateway, &[("a", "u1")]).await;
+    // Another pod a, on a node whose kubelet lists active pods only.
+    kubelet.mood.send_replace(Mood::Says(vec![gpu("a", G)]));
+    gateway.brief.send_replace(brief(2, &[("a", "u3", false)]));
+    inventory_with(&mut gateway, &[("a", "u3")]).await;
+    shutdown.cancel();
+    app.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

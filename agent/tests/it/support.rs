@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use proto::uplink::agent_message::Body;
 use proto::uplink::uplink_server::{self, UplinkServer};
-use proto::uplink::{AgentMessage, GatewayMessage, Welcome, gateway_message};
+use proto::uplink::{AgentMessage, Brief, GatewayMessage, Welcome, gateway_message};
 use shared::time::Timestamp;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
@@ -30,6 +30,8 @@ pub(crate) enum Mood {
 pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,
     pub(crate) mood: watch::Sender<Mood>,
+    /// What every stream is told of its node, also anew when it changes.
+    pub(crate) brief: watch::Sender<Option<Brief>>,
     /// Breaks one stream per notification.
     pub(crate) hang_up: Arc<Notify>,
     heard: mpsc::UnboundedReceiver<Heard>,
@@ -40,10 +42,12 @@ impl Gateway {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (mood, moods) = watch::channel(Mood::Reading);
+        let (brief, briefs) = watch::channel(None);
         let (hear, heard) = mpsc::unbounded_channel();
         let hang_up = Arc::new(Notify::new());
         let service = UplinkServer::new(Service {
             moods,
+            briefs,
             hang_up: hang_up.clone(),
             hear,
             streams: AtomicU32::new(0),
@@ -54,7 +58,7 @@ impl Gateway {
                 .add_service(service)
                 .serve_with_incoming(TcpListenerStream::new(listener)),
         );
-        Self { address, mood, hang_up, heard }
+        Self { address, mood, brief, hang_up, heard }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -72,6 +76,7 @@ impl Gateway {
 
 struct Service {
     moods: watch::Receiver<Mood>,
+    briefs: watch::Receiver<Option<Brief>>,
     hang_up: Arc<Notify>,
     hear: mpsc::UnboundedSender<Heard>,
     streams: AtomicU32,
@@ -91,6 +96,7 @@ impl uplink_server::Uplink for Service {
             incoming: request.into_inner(),
             stream,
             moods: self.moods.clone(),
+            briefs: self.briefs.clone(),
             hang_up: self.hang_up.clone(),
             hear: self.hear.clone(),
             say,
@@ -105,6 +111,7 @@ struct Ear {
     incoming: Streaming<AgentMessage>,
     stream: u32,
     moods: watch::Receiver<Mood>,
+    briefs: watch::Receiver<Option<Brief>>,
     hang_up: Arc<Notify>,
     hear: mpsc::UnboundedSender<Heard>,
     say: mpsc::Sender<Result<GatewayMessage, Status>>,
@@ -116,10 +123,17 @@ impl Ear {
             gateway_message::Body::Welcome(Welcome { version: "test".into(), sessions: 1 });
         let welcome = GatewayMessage { body: Some(welcome) };
         self.say.send(Ok(welcome)).await.unwrap();
+        self.briefs.mark_changed();
         loop {
             let mood = *self.moods.borrow_and_update();
             tokio::select! {
                 changed = self.moods.changed() => if changed.is_err() { return },
+                Ok(()) = self.briefs.changed() => {
+                    let brief = self.briefs.borrow_and_update().clone();
+                    let Some(brief) = brief.map(gateway_message::Body::Brief) else { continue };
+                    let brief = GatewayMessage { body: Some(brief) };
+                    self.say.send(Ok(brief)).await.unwrap();
+                }
                 () = self.hang_up.notified() => {
                     let broken = Err(Status::unavailable("out for lunch"));
                     self.say.send(broken).await.unwrap();
