@@ -9,8 +9,6 @@
 //!     brief, processes, socket changed ──▲
 //! ```
 
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +16,8 @@ use std::time::Duration;
 use shared::brief::Brief;
 use shared::identity::DeviceUuid;
 use shared::process::Clock;
-use shared::time::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{info, warn};
 
 use super::declared::{Declaration, Listing, Resources, declare};
@@ -32,9 +28,11 @@ use crate::device::{ObservedDevice, Processes, Seat};
 mod ask;
 /// When to ask.
 pub mod pace;
+/// Asking again and again.
+mod task;
 
 pub use ask::Fault;
-use pace::Past;
+use task::{Asking, Heard};
 
 /// Where the kubelet's socket usually is.
 pub const SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
@@ -98,23 +96,6 @@ pub struct Counts {
     pub age: Option<Duration>,
 }
 
-/// The newest word of the kubelet.
-#[derive(Clone, Debug, Default)]
-struct Heard {
-    word: Option<Word>,
-    /// Why the newest call failed.
-    trouble: Option<Arc<str>>,
-    fault: Option<Fault>,
-    lists: u64,
-    failures: [u64; Fault::ALL.len()],
-}
-
-#[derive(Clone, Debug)]
-struct Word {
-    listing: Arc<Listing>,
-    confirmed: Timestamp,
-}
-
 /// The kubelet of this node.
 pub struct Kubelet {
     keep: Duration,
@@ -138,22 +119,41 @@ struct Last {
     declaration: Declaration,
 }
 
+impl Last {
+    /// Whether ids may name other devices than before.
+    fn has_moved(&self, devices: &[ObservedDevice]) -> bool {
+        let known = self.devices.iter().map(|(uuid, seat)| (uuid, *seat));
+        !known.eq(devices.iter().map(|device| (&device.uuid, device.seat)))
+    }
+
+    fn declare(
+        &mut self,
+        listing: Option<Arc<Listing>>,
+        brief: Option<Arc<Brief>>,
+        devices: &[ObservedDevice],
+    ) {
+        let declaration = match &listing {
+            Some(listing) => declare(listing, brief.as_deref(), devices),
+            None => Declaration::default(),
+        };
+        if declaration.unresolved != self.declaration.unresolved
+            && let Some(first) = declaration.unresolved.first()
+        {
+            let count = declaration.unresolved.len();
+            warn!(count, %first, "what the kubelet gave names no device here");
+        }
+        let seats = devices.iter().map(|device| (device.uuid.clone(), device.seat));
+        self.devices = seats.collect();
+        (self.listing, self.brief, self.declaration) = (listing, brief, declaration);
+    }
+}
+
 impl Kubelet {
     /// A kubelet that is asked once it is started, and whenever `briefs` change.
     pub fn new(settings: Settings, briefs: watch::Receiver<Option<Arc<Brief>>>) -> Self {
         let clock = Clock::start();
-        let (say, heard) = watch::channel(Heard::default());
-        let poke = Arc::new(Notify::new());
         let keep = settings.keep;
-        let asking = Asking {
-            settings,
-            briefs,
-            has_briefs: true,
-            poke: poke.clone(),
-            say,
-            clock,
-            changed: clock.now(),
-        };
+        let (asking, heard, poke) = Asking::new(settings, briefs, clock);
         let (asking, task, last) = (Some(asking), None, Last::default());
         Self { keep, clock, heard, poke, asking, task, last }
     }
@@ -182,33 +182,17 @@ impl Kubelet {
     ) -> &Declaration {
         let (listing, trouble) = self.word();
         let last = &mut self.last;
+        let is_first = last.devices.is_empty();
         let processes = processes(devices);
-        let first = last.devices.is_empty();
-        let others = last.processes != processes;
-        last.processes = processes;
+        let others = std::mem::replace(&mut last.processes, processes) != processes;
+        let moved = last.has_moved(devices);
         let same =
             is_same(listing.as_ref(), last.listing.as_ref()) && is_same(brief, last.brief.as_ref());
-        let known = last.devices.iter().map(|(uuid, seat)| (uuid, *seat));
-        let moved = !known.eq(devices.iter().map(|device| (&device.uuid, device.seat)));
-        if !same || moved {
-            let declaration = match &listing {
-                Some(listing) => declare(listing, brief.map(|brief| &**brief), devices),
-                None => Declaration::default(),
-            };
-            if declaration.unresolved != last.declaration.unresolved
-                && let Some(first) = declaration.unresolved.first()
-            {
-                let count = declaration.unresolved.len();
-                warn!(count, %first, "what the kubelet gave names no device here");
-            }
-            last.declaration = declaration;
-            let seats = devices.iter().map(|device| (device.uuid.clone(), device.seat));
-            last.devices = seats.collect();
-            last.brief = brief.cloned();
-            last.listing = listing;
+        if moved || !same {
+            last.declare(listing, brief.cloned(), devices);
         }
         last.declaration.trouble = trouble;
-        if (others || moved) && !first {
+        if (others || moved) && !is_first {
             self.changed();
         }
         &self.last.declaration
@@ -284,116 +268,4 @@ fn processes(devices: &[ObservedDevice]) -> Option<u64> {
         sum = Some(mixed.fold(sum.unwrap_or(0), u64::wrapping_add));
     }
     sum
-}
-
-/// The task that asks.
-struct Asking {
-    settings: Settings,
-    briefs: watch::Receiver<Option<Arc<Brief>>>,
-    /// Whether there will be any more briefs.
-    has_briefs: bool,
-    poke: Arc<Notify>,
-    say: watch::Sender<Heard>,
-    clock: Clock,
-    /// When the kubelet or a gateway last said something new.
-    changed: Timestamp,
-}
-
-impl Asking {
-    async fn run(mut self) {
-        let mut past = Past { failures: 0, fault: None, unchanged: Duration::ZERO };
-        loop {
-            let asked = Instant::now();
-            let socket = self.socket().await;
-            let brief = self.briefs.borrow_and_update().clone();
-            let answer = ask::list(&self.settings, brief.as_deref()).await;
-            self.note(answer, &mut past);
-            past.unchanged = self.clock.now().since(self.changed);
-            let wait = pace::wait(&self.settings, past, fastrand::f64());
-            self.pause(asked, wait, socket, past.failures == 0).await;
-        }
-    }
-
-    /// What tells the socket from one that takes its place.
-    async fn socket(&self) -> Option<(u64, u64, i64, i64)> {
-        let identity = |file: Metadata| (file.dev(), file.ino(), file.ctime(), file.ctime_nsec());
-        tokio::fs::metadata(&self.settings.socket).await.ok().map(identity)
-    }
-
-    fn note(&mut self, answer: Result<Listing, ask::Failure>, past: &mut Past) {
-        let now = self.clock.now();
-        match answer {
-            Ok(listing) => {
-                if past.failures > 0 {
-                    info!("the kubelet answers again");
-                }
-                *past = Past { failures: 0, fault: None, ..*past };
-                let mut is_new = false;
-                self.say.send_modify(|heard| {
-                    heard.lists += 1;
-                    heard.trouble = None;
-                    heard.fault = None;
-                    let known = heard.word.take().map(|word| word.listing);
-                    // The same word stays the same, so that nothing is worked out again.
-                    let known = known.filter(|known| **known == listing);
-                    is_new = known.is_none();
-                    let listing = known.unwrap_or_else(|| Arc::new(listing));
-                    heard.word = Some(Word { listing, confirmed: now });
-                });
-                if is_new {
-                    self.changed = now;
-                }
-            }
-            Err(ask::Failure { fault, said }) => {
-                if past.fault != Some(fault) {
-                    warn!(why = %said, "the kubelet does not say who holds what");
-                }
-                *past =
-                    Past { failures: past.failures.saturating_add(1), fault: Some(fault), ..*past };
-                self.say.send_modify(|heard| {
-                    heard.lists += 1;
-                    let counts = heard.failures.iter_mut().zip(Fault::ALL);
-                    counts.filter(|(_, of)| *of == fault).for_each(|(count, _)| *count += 1);
-                    heard.trouble = Some(said);
-                    heard.fault = Some(fault);
-                });
-            }
-        }
-    }
-
-    /// Waits until it is time to ask again: `wait` from now, or as soon as may be after something
-    /// changed. A kubelet that fails is asked sooner only if there is another socket.
-    async fn pause(
-        &mut self,
-        asked: Instant,
-        wait: Duration,
-        socket: Option<(u64, u64, i64, i64)>,
-        works: bool,
-    ) {
-        let soonest = asked + self.settings.soonest;
-        let due = tokio::time::sleep(wait);
-        tokio::pin!(due);
-        let mut looks = tokio::time::interval(self.settings.look);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let sooner = tokio::select! {
-                () = &mut due => return,
-                changed = self.briefs.changed(), if self.has_briefs => {
-                    self.has_briefs = changed.is_ok();
-                    if self.has_briefs {
-                        self.changed = self.clock.now();
-                    }
-                    works && self.has_briefs
-                }
-                () = self.poke.notified() => works,
-                _ = looks.tick() => {
-                    let now = self.socket().await;
-                    now.is_some() && now != socket
-                }
-            };
-            if sooner && soonest < due.deadline() {
-                due.as_mut().reset(soonest);
-            }
-        }
-    }
 }

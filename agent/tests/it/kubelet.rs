@@ -14,6 +14,7 @@ use agent::owner::declared::Resources;
 use agent::owner::id::Why;
 use agent::owner::kubelet::pace::{Past, wait};
 use agent::owner::kubelet::{Fault, Kubelet, Settings};
+use prost::Message;
 use proto::kubelet::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 use proto::kubelet::{
     ClaimResource, ContainerDevices, ContainerResources, DynamicResource, ListPodResourcesRequest,
@@ -89,8 +90,9 @@ impl PodResourcesLister for Lister {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let mood = self.moods.borrow().clone();
         match mood {
-            Mood::Says(pod_resources) => {
-                Ok(Response::new(ListPodResourcesResponse { pod_resources }))
+            Mood::Says(pods) => {
+                let pods = pods.iter().map(|pod| pod.encode_to_vec().into());
+                Ok(Response::new(ListPodResourcesResponse { pod_resources: pods.collect() }))
             }
             Mood::Refuses(status) => Err(status),
             Mood::Hangs => std::future::pending().await,
@@ -221,13 +223,13 @@ async fn an_answer_of_five_megabytes_with_our_pod_last_is_read() {
     };
     let mut pods: Vec<_> = (0..10_000).map(filler).collect();
     pods.push(gpu("last", G));
-    let size = prost_length(&pods);
+    let size = length(&pods);
     assert!(size > 5_000_000 && size < 16 << 20, "{size}");
     let kubelet = TestKubelet::start(&settings.socket, pods.clone());
     let mut asked = Asked::start(settings.clone()).await;
     assert_eq!(asked.holders(), Ok(vec!["last".to_owned()]));
 
-    while prost_length(&pods) <= 16 << 20 {
+    while length(&pods) <= 16 << 20 {
         pods.extend_from_within(..10_000);
     }
     kubelet.mood.send_replace(Mood::Says(pods));
@@ -235,12 +237,8 @@ async fn an_answer_of_five_megabytes_with_our_pod_last_is_read() {
     assert_eq!(asked.failures(Fault::TooLarge), 1, "{:?}", asked.trouble());
 }
 
-fn prost_length(pods: &[PodResources]) -> usize {
-    let devices = |pod: &PodResources| {
-        let devices = pod.containers.iter().flat_map(|container| &container.devices);
-        devices.flat_map(|devices| &devices.device_ids).map(String::len).sum::<usize>()
-    };
-    pods.iter().map(|pod| pod.name.len() + devices(pod)).sum()
+fn length(pods: &[PodResources]) -> usize {
+    pods.iter().map(Message::encoded_len).sum()
 }
 
 #[tokio::test]

@@ -9,9 +9,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;
+use prost::{DecodeError, Message as _};
 use proto::convert::MAX_NAME;
 use proto::kubelet::pod_resources_lister_client::PodResourcesListerClient;
-use proto::kubelet::{ContainerResources, ListPodResourcesRequest, PodResources};
+use proto::kubelet::{
+    ContainerResources, ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+};
 use shared::brief::Brief;
 use shared::identity::{PodKey, PodUid};
 use tokio::net::UnixStream;
@@ -24,7 +27,7 @@ use crate::owner::declared::{Grant, Granted, Listing};
 
 /// Bytes an answer may have. Large nodes pass gRPC's usual 4 MiB.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
-/// Things given to somebody on one node that are kept: 16 GPUs in 256 replicas each, twice.
+/// Devices that may be given away on one node: 16 GPUs in 256 replicas each, twice.
 const MAX_GRANTS: usize = 8_192;
 
 /// What kind of failure it was.
@@ -83,17 +86,26 @@ pub(super) struct Failure {
 /// What the kubelet says now; pods get the UIDs that they have in `brief`.
 pub(super) async fn list(settings: &Settings, brief: Option<&Brief>) -> Result<Listing, Failure> {
     let Settings { socket, deadline, .. } = settings;
-    let pods = match tokio::time::timeout(*deadline, answer(socket)).await {
+    let answer = match tokio::time::timeout(*deadline, answer(socket)).await {
         Ok(answer) => answer?,
         Err(_) => {
             let said = format!("the kubelet does not answer within {deadline:?}").into();
             return Err(Failure { fault: Fault::Timeout, said });
         }
     };
-    Ok(grants(pods, settings, brief))
+    let grants = grants(answer, settings, brief).map_err(|error| Failure {
+        fault: Fault::Other,
+        said: format!("the kubelet's list is broken: {error}").into(),
+    })?;
+    if grants.len() > MAX_GRANTS {
+        let count = grants.len();
+        let said = format!("the kubelet lists {count} devices; at most {MAX_GRANTS} are read");
+        return Err(Failure { fault: Fault::TooLarge, said: said.into() });
+    }
+    Ok(Listing { grants })
 }
 
-async fn answer(socket: &Path) -> Result<Vec<PodResources>, Failure> {
+async fn answer(socket: &Path) -> Result<ListPodResourcesResponse, Failure> {
     let stream = UnixStream::connect(socket).await.map_err(|error| unconnected(socket, &error))?;
     let channel = over(stream).await.map_err(|error| Failure {
         fault: Fault::Other,
@@ -103,7 +115,7 @@ async fn answer(socket: &Path) -> Result<Vec<PodResources>, Failure> {
     let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_ANSWER);
     let answer =
         client.list(ListPodResourcesRequest {}).await.map_err(|status| refused(&status))?;
-    Ok(answer.into_inner().pod_resources)
+    Ok(answer.into_inner())
 }
 
 async fn over(stream: UnixStream) -> Result<Channel, tonic::transport::Error> {
@@ -139,12 +151,17 @@ fn refused(status: &Status) -> Failure {
     Failure { fault, said: format!("the kubelet says: {message}").into() }
 }
 
-/// The answer without what is no GPU.
-fn grants(pods: Vec<PodResources>, settings: &Settings, brief: Option<&Brief>) -> Listing {
+/// The answer without what is no GPU; each pod is let go before the next one is read.
+fn grants(
+    answer: ListPodResourcesResponse,
+    settings: &Settings,
+    brief: Option<&Brief>,
+) -> Result<Vec<Grant>, DecodeError> {
     let briefed = brief.map_or(&[][..], |brief| &brief.pods);
     let uids: HashMap<&PodKey, &PodUid> = briefed.iter().map(|pod| (&pod.key, &pod.uid)).collect();
     let mut grants = Vec::new();
-    for pod in pods {
+    for pod in answer.pod_resources {
+        let pod = PodResources::decode(pod)?;
         let mut given = Vec::new();
         for container in &pod.containers {
             let name = name(&container.name);
@@ -161,8 +178,7 @@ fn grants(pods: Vec<PodResources>, settings: &Settings, brief: Option<&Brief>) -
     }
     // The kubelet's order means nothing and changes.
     grants.sort_unstable();
-    grants.truncate(MAX_GRANTS);
-    Listing { grants }
+    Ok(grants)
 }
 
 /// The GPUs that the container was given.

@@ -6,7 +6,7 @@ use super::Settings;
 use super::ask::Fault;
 
 /// How asking went so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Past {
     /// Failures in a row.
     pub failures: u32,
