@@ -8,6 +8,8 @@ mod device_ids;
 mod fake_nvml;
 mod frame;
 mod kubelet;
+mod kubelet_agent;
+mod kubelet_server;
 mod layering;
 mod local_frames;
 mod local_nvml;
