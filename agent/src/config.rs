@@ -161,7 +161,7 @@ impl RunArgs {
         Ok(RunConfig {
             gateways: self.gateways,
             node: self.node.name()?,
-            owners: self.owners.resolve(&self.source.spec()),
+            owners: self.owners.resolve(&self.source),
             source: self.source.spec(),
             interval: self.interval,
             holders: self.source.holders,

@@ -182,6 +182,10 @@ pub async fn doctor(config: ReadConfig) -> anyhow::Result<Report> {
     let socket = config.owners.kubelet_socket.clone();
     let stale_after = stale_after(config.interval);
     let mut collector = collector(config, no_briefs())?;
+    if let Some(kubelet) = &mut collector.kubelet {
+        // Until it answered, or is known not to.
+        kubelet.start(SILENT_AFTER).await;
+    }
     let clock = Clock::start();
     let mut taken = collector.first(clock).await;
     while !collector.source.is_ready() && clock.now() < Timestamp::START + SILENT_AFTER {

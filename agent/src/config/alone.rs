@@ -50,7 +50,7 @@ impl ReadArgs {
     pub fn resolve(self, interval: Duration) -> anyhow::Result<ReadConfig> {
         Ok(ReadConfig {
             node: self.node.name()?,
-            owners: self.owners.resolve(&self.source.spec()),
+            owners: self.owners.resolve(&self.source),
             source: self.source.spec(),
             interval,
             holders: self.source.holders,

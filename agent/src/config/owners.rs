@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::SourceArgs;
 use crate::device::SourceSpec;
 use crate::owner::kubelet::SOCKET;
 
@@ -41,7 +42,7 @@ impl OwnerConfig {
 #[derive(Clone, Debug, Args)]
 pub struct OwnerArgs {
     /// The kubelet's socket of pod resources, or none [default:
-    /// /var/lib/kubelet/pod-resources/kubelet.sock with --source nvml, else none].
+    /// /var/lib/kubelet/pod-resources/kubelet.sock with --source nvml and no --holders, else none].
     #[arg(long, value_name = "PATH", env = "GPU_AGENT_KUBELET_SOCKET")]
     kubelet_socket: Option<PathBuf>,
     /// Resource whose devices are GPUs, beside nvidia.com/gpu and nvidia.com/mig-…. Repeatable.
@@ -61,12 +62,14 @@ pub struct OwnerArgs {
 }
 
 impl OwnerArgs {
-    /// The resolved form of the flags, for readings of `source`.
-    pub fn resolve(self, source: &SourceSpec) -> OwnerConfig {
+    /// The resolved form of the flags, for what `source` says.
+    pub fn resolve(self, source: &SourceArgs) -> OwnerConfig {
         let kubelet_socket = match self.kubelet_socket {
             Some(none) if none.as_os_str() == NONE => None,
             Some(socket) => Some(socket),
-            None => OwnerConfig::of(source).kubelet_socket,
+            // The file stands for the kubelet.
+            None if source.holders.is_some() => None,
+            None => OwnerConfig::of(&source.spec()).kubelet_socket,
         };
         OwnerConfig {
             kubelet_socket,

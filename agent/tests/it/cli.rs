@@ -46,6 +46,8 @@ fn the_kubelet_is_asked_where_the_nodes_own_gpus_are_read_or_where_told() {
     assert_eq!(socket(&["--source", "sim"]), None);
     assert_eq!(socket(&["--source", "replay:f"]), None);
     assert_eq!(socket(&["--kubelet-socket", "none"]), None);
+    assert_eq!(socket(&["--holders", "f"]), None, "the file stands for it");
+    assert_eq!(socket(&["--holders", "f", "--kubelet-socket", "/k"]), Some("/k".into()));
     assert_eq!(socket(&["--source", "sim", "--kubelet-socket", "/k"]), Some("/k".into()));
     let given = owners(&[
         "--gpu-resource",

@@ -1,21 +1,23 @@
 //! The agent's question to a kubelet: when it is asked, and what holds when it does not answer.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::device::{ObservedDevice, ObservedProcess, Processes};
+use agent::device::{ObservedDevice, ObservedProcess, Processes, Seat};
 use agent::owner::declared::Resources;
 use agent::owner::id::Why;
 use agent::owner::kubelet::pace::{Past, wait};
 use agent::owner::kubelet::{Fault, Kubelet, Settings};
 use prost::Message;
-use proto::kubelet::{ClaimResource, ContainerResources, DynamicResource, PodResources};
-use shared::brief::Brief;
+use proto::kubelet::{ContainerResources, PodResources};
+use shared::brief::{Brief, PublishedDevice};
+use shared::frame::{HolderSource, Mig};
 use tokio::sync::watch;
 use tonic::Status;
 
 use crate::declared::{G, briefed};
-use crate::kubelet_server::{Mood, TestKubelet, gpu, place, pod, with};
+use crate::kubelet_server::{Mood, TestKubelet, claiming, gpu, place, pod, with};
 use crate::owner::device;
 
 /// How long anything may take before a test fails; nothing is expected to take that long.
@@ -171,9 +173,11 @@ async fn a_socket_that_accepts_nothing_or_speaks_nonsense_is_given_up() {
     std::fs::remove_file(&settings.socket).unwrap();
     settings.deadline = PATIENCE;
     let nonsense = std::os::unix::net::UnixListener::bind(&settings.socket).unwrap();
+    // The ones that asked before notice it too.
     std::thread::spawn(move || {
-        use std::io::Write as _;
-        nonsense.accept().unwrap().0.write_all(&b"HTTP/1.1 400 no\r\n\r\n".repeat(20)).unwrap();
+        for stream in nonsense.incoming() {
+            stream.unwrap().write_all(&b"HTTP/1.1 400 no\r\n\r\n".repeat(20)).unwrap();
+        }
     });
     let mut asked = Asked::start(settings).await;
     assert_eq!(asked.failures(Fault::Other), 1, "{:?}", asked.trouble());
@@ -293,6 +297,62 @@ async fn other_processes_or_devices_ask_at_once_and_the_same_ones_do_not() {
     assert_eq!(kubelet.asked(), 4);
 }
 
+fn instance(uuid: &str) -> ObservedDevice {
+    let mig = Some(Mig { parent: G.into(), profile: "3g.40gb".into() });
+    let seat = Seat { minor: Some(1), gpu_instance: Some(2), compute_instance: Some(0) };
+    ObservedDevice { mig, seat, ..device(uuid, Vec::new()) }
+}
+
+#[tokio::test]
+async fn instances_are_found_by_their_place_and_not_taken_for_the_ones_cut_after_them() {
+    let (_folder, settings) = place();
+    let legacy = format!("MIG-{G}/2/0::1");
+    let mig = "MIG-42f0f413-f7b0-58cc-aced-c1d1fb54db26";
+    let given = [
+        gpu("gke", "nvidia1/gi2/vgpu0"),
+        gpu("legacy", &legacy),
+        pod("mixed", "nvidia.com/mig-3g.40gb", &[mig]),
+    ];
+    let kubelet = TestKubelet::start(&settings.socket, given.to_vec());
+    let mut asked = Asked::start(settings).await;
+    asked.devices = vec![device(G, Vec::new()), instance(mig)];
+    let pods = |asked: &mut Asked, uuid: &str| -> Vec<String> {
+        let declaration = asked.kubelet.declaration(None, &asked.devices);
+        let holders = declaration.holders.get(uuid).into_iter().flatten();
+        holders.map(|holder| holder.pod.name.to_string()).collect()
+    };
+    assert_eq!(pods(&mut asked, mig), ["gke", "legacy", "mixed"]);
+    assert_eq!(pods(&mut asked, G), [""; 0], "it is cut, and nobody has all of it");
+
+    let other = "MIG-99990000-f7b0-58cc-aced-c1d1fb54db26";
+    asked.devices[1] = instance(other);
+    assert_eq!(pods(&mut asked, other), ["gke", "legacy"], "whoever has that place");
+    assert_eq!(asked.kubelet.counts().unresolved.iter().sum::<u64>(), 1);
+    asked.until(|_| kubelet.asked() == 2).await;
+}
+
+#[tokio::test]
+async fn a_claimed_device_is_found_by_what_its_driver_publishes() {
+    let (_folder, settings) = place();
+    let _kubelet = TestKubelet::start(&settings.socket, vec![claiming("p", "gpu-7")]);
+    let mut asked = Asked::start(settings).await;
+    assert_eq!(asked.holders(), Ok(Vec::new()), "there is no GPU of that number");
+    let published = PublishedDevice {
+        driver: "gpu.nvidia.com".into(),
+        pool: "node1".into(),
+        name: "gpu-7".into(),
+        uuid: Some(G.into()),
+        parent: None,
+        profile: None,
+    };
+    let brief = Arc::new(Brief { pods: vec![briefed("p", "u")], devices: vec![published] });
+    let declaration = asked.kubelet.declaration(Some(&brief), &asked.devices);
+    let holder = &declaration.holders[G][0];
+    assert_eq!(holder.source, HolderSource::Dra);
+    assert_eq!(holder.uid.as_ref().map(ToString::to_string).as_deref(), Some("u"));
+    assert!(declaration.unresolved.is_empty());
+}
+
 #[tokio::test]
 async fn ids_that_name_nothing_are_counted_by_reason_and_hold_nothing() {
     let (_folder, settings) = place();
@@ -315,16 +375,7 @@ async fn ids_that_name_nothing_are_counted_by_reason_and_hold_nothing() {
     let long = "g".repeat(300);
     let mut pods = vec![pod("broken", "nvidia.com/gpu", &ids), gpu("long", &long)];
     pods.push(pod(&"p".repeat(1_000), "nvidia.com/gpu", &[&format!("{G}::x")]));
-    let claim = ClaimResource {
-        driver_name: "gpu.nvidia.com".into(),
-        pool_name: "node1".into(),
-        device_name: "gpu-9".into(),
-        share_id: Some("s".into()),
-    };
-    let claims = DynamicResource { claim_resources: vec![claim], ..DynamicResource::default() };
-    let container =
-        ContainerResources { dynamic_resources: vec![claims], ..ContainerResources::default() };
-    pods.push(with("claims", container));
+    pods.push(claiming("claims", "gpu-9"));
     let _kubelet = TestKubelet::start(&settings.socket, pods);
     let mut asked = Asked::start(settings).await;
     assert_eq!(asked.holders(), Ok(Vec::new()));

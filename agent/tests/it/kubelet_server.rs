@@ -10,8 +10,8 @@ use agent::owner::kubelet::Settings;
 use prost::Message as _;
 use proto::kubelet::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 use proto::kubelet::{
-    ContainerDevices, ContainerResources, ListPodResourcesRequest, ListPodResourcesResponse,
-    PodResources,
+    ClaimResource, ContainerDevices, ContainerResources, DynamicResource, ListPodResourcesRequest,
+    ListPodResourcesResponse, PodResources,
 };
 use tempfile::TempDir;
 use tokio::net::UnixListener;
@@ -105,6 +105,21 @@ pub(crate) fn with(name: &str, container: ContainerResources) -> PodResources {
 
 pub(crate) fn gpu(name: &str, id: &str) -> PodResources {
     pod(name, "nvidia.com/gpu", &[id])
+}
+
+/// A pod that was given a device of NVIDIA's driver of dynamic resource allocation.
+pub(crate) fn claiming(name: &str, device: &str) -> PodResources {
+    let claim = ClaimResource {
+        driver_name: "gpu.nvidia.com".into(),
+        pool_name: "node1".into(),
+        device_name: device.into(),
+        share_id: Some("s".into()),
+    };
+    let claims = DynamicResource { claim_resources: vec![claim], ..DynamicResource::default() };
+    with(
+        name,
+        ContainerResources { dynamic_resources: vec![claims], ..ContainerResources::default() },
+    )
 }
 
 /// A folder for a socket, and settings that ask there again only for a reason.
