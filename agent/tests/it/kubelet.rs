@@ -273,6 +273,27 @@ async fn a_change_of_the_brief_asks_at_once_and_decides_who_it_is() {
 }
 
 #[tokio::test]
+async fn a_kubelet_is_not_asked_sooner_than_it_may_be_nor_because_of_a_brief_while_it_fails() {
+    let (_folder, settings) = place();
+    let kubelet = TestKubelet::start(&settings.socket, Vec::new());
+    let limited = Settings { soonest: Duration::from_secs(3_600), ..settings.clone() };
+    let limited = Asked::start(limited).await;
+    kubelet.mood.send_replace(Mood::Refuses(Status::internal("no")));
+    let failing = Asked::start(settings.clone()).await;
+    kubelet.mood.send_replace(Mood::Says(Vec::new()));
+    let mut quick = Asked::start(settings).await;
+    for round in 2..10 {
+        for asked in [&limited, &failing, &quick] {
+            asked.brief(&[("p", &format!("u{round}"), false)]);
+            asked.kubelet.changed();
+        }
+        quick.until(|quick| quick.kubelet.counts().lists >= round).await;
+    }
+    assert_eq!(limited.kubelet.counts().lists, 1);
+    assert_eq!(failing.kubelet.counts().lists, 1);
+}
+
+#[tokio::test]
 async fn other_processes_or_devices_ask_at_once_and_the_same_ones_do_not() {
     let (_folder, settings) = place();
     let kubelet = TestKubelet::start(&settings.socket, Vec::new());
