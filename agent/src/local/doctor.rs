@@ -1,4 +1,4 @@
-//! Where the way from the driver to the readings is broken.
+//! Where the way from the driver to the readings, and to who holds what, is broken.
 //!
 //! Guarantees: the links are looked at in order, and the first broken one ends the report with one
 //! sentence and one command; what comes after it is not guessed at.

@@ -141,7 +141,7 @@ fn a_slice_that_is_gone_is_named_and_its_holder_gets_no_other() {
     );
 }
 
-/// The owners of case 16: replicas are not holders.
+/// Replicas are not holders.
 #[test]
 fn a_pod_with_several_replicas_of_a_device_is_one_of_its_holders() {
     let mut grants = Vec::new();
@@ -197,7 +197,7 @@ fn published(name: &str) -> PublishedDevice {
     }
 }
 
-/// Case 15, and what names say where nothing is published.
+/// And by what names say where nothing is published.
 #[test]
 fn claimed_devices_are_found_by_what_is_published_and_else_by_name() {
     let uuid =

@@ -18,7 +18,6 @@ fn legacy(gpu_instance: u32, compute_instance: u32, replica: Option<u32>) -> Dev
     DeviceRef::LegacyMig { parent: GPU, gpu_instance, compute_instance, replica }
 }
 
-/// Cases 8 to 14 of the study's table.
 #[test]
 fn every_form_is_read_as_its_plugin_means_it() {
     for (id, expected) in [
