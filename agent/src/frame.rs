@@ -10,6 +10,7 @@ use shared::time::Timestamp;
 
 use crate::device::Observation;
 use crate::owner::Owners;
+use crate::owner::kubelet::Counts;
 
 /// A frame and when it was taken.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +19,8 @@ pub struct Taken {
     pub frame: Frame,
     /// The moment its ages count from.
     pub at: Timestamp,
+    /// How asking the kubelet went until then, if it is asked.
+    pub kubelet: Option<Counts>,
 }
 
 /// Puts a frame together; `owners` runs parallel to the observation's devices.
@@ -36,7 +39,7 @@ pub fn assemble(
             memory_total_mib: device.memory_total_mib,
             mig: device.mig,
             holders: owners.holders,
-            reason: device.reason,
+            reason: both(device.reason, owners.reason),
         });
         sample.devices.push(Some(DeviceSample {
             age: device.age,
@@ -53,4 +56,12 @@ pub fn assemble(
         _ => Arc::new(inventory),
     };
     Frame { inventory, sample }
+}
+
+/// What the source and what the owners have to say.
+fn both(one: Option<Arc<str>>, other: Option<Arc<str>>) -> Option<Arc<str>> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(format!("{one}; {other}").into()),
+        (one, other) => one.or(other),
+    }
 }

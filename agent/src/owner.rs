@@ -5,15 +5,28 @@
 //! made up here never bring a device above 1.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use shared::frame::{HeldReading, Holder};
+use shared::brief::Brief;
+use shared::frame::{HeldReading, Holder, HolderSource};
 use shared::identity::DeviceUuid;
 use shared::metric::Metric;
 
 use crate::device::{Observation, ObservedDevice, ObservedHolder};
 
+/// Device ids as the kubelet lists them.
+pub mod id;
+
+/// What the kubelet gave to whom → declared holders.
+pub mod declared;
+
+/// What the kubelet says.
+pub mod kubelet;
+
 /// The holders file.
 pub mod file;
+
+use declared::{Declaration, DeclaredHolder};
 
 /// Holders that were declared, for the devices named there.
 pub type Declared = HashMap<DeviceUuid, Vec<ObservedHolder>>;
@@ -25,15 +38,62 @@ pub struct Owners {
     pub holders: Vec<Holder>,
     /// What is known of a holder by itself.
     pub held: Vec<HeldReading>,
+    /// Why they are not known, where there is something to say.
+    pub reason: Option<Arc<str>>,
+}
+
+/// What is known of holders beside what the source says.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// The holders file; it wins over everything.
+    pub file: &'a Declared,
+    /// What the kubelet says; the source wins over it.
+    pub declaration: &'a Declaration,
+    /// What the gateway says of the node's pods.
+    pub brief: Option<&'a Brief>,
 }
 
 /// The owners of every observed device, in the order of the devices.
-pub fn resolve(observation: &Observation, declared: &Declared) -> Vec<Owners> {
+pub fn resolve(observation: &Observation, known: Known<'_>) -> Vec<Owners> {
     let owners = |device: &ObservedDevice| {
-        let observed = declared.get(&device.uuid).unwrap_or(&device.holders);
-        Owners { holders: with_shares(observed), held: held(observed, device.memory_total_mib) }
+        let observed = known.file.get(&device.uuid).unwrap_or(&device.holders);
+        let declared = known.declaration.holders.get(&device.uuid);
+        match declared.filter(|_| observed.is_empty()) {
+            Some(declared) => given(declared, device),
+            None => Owners {
+                holders: with_shares(observed),
+                held: held(observed, device.memory_total_mib),
+                reason: match &known.declaration.trouble {
+                    Some(trouble) if observed.is_empty() && !known.declaration.is_known => {
+                        Some(trouble.clone())
+                    }
+                    _ => None,
+                },
+            },
+        }
     };
     observation.devices.iter().map(owners).collect()
+}
+
+/// Holders by what the kubelet says alone: nothing tells several apart.
+fn given(declared: &[DeclaredHolder], device: &ObservedDevice) -> Owners {
+    let shared = declared.len() > 1;
+    let holder = |declared: &DeclaredHolder| ObservedHolder {
+        pod: declared.pod.clone(),
+        uid: declared.uid.clone(),
+        container: declared.container.clone(),
+        share: None,
+        estimated: shared,
+        source: if shared { HolderSource::Equal } else { declared.source },
+        undeclared: false,
+        own: Vec::new(),
+    };
+    let holders: Vec<_> = declared.iter().map(holder).collect();
+    Owners {
+        holders: with_shares(&holders),
+        held: held(&holders, device.memory_total_mib),
+        reason: None,
+    }
 }
 
 fn with_shares(observed: &[ObservedHolder]) -> Vec<Holder> {

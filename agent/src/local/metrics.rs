@@ -16,6 +16,8 @@ use shared::metric::{Metric, Unit};
 use shared::process::VERSION;
 
 use super::view::{DeviceView, View, plain};
+use crate::owner::id::Why;
+use crate::owner::kubelet::{Counts, Fault};
 
 /// What every name begins with.
 pub const PREFIX: &str = "gpu_agent";
@@ -144,6 +146,32 @@ struct EngineFailure {
     metric: &'static str,
 }
 
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct Because {
+    reason: &'static str,
+}
+
+/// Counters of one name, in order.
+#[derive(Debug)]
+struct Counters<L>(Vec<(L, u64)>);
+
+impl<L: EncodeLabelSet + fmt::Debug> EncodeMetric for Counters<L> {
+    fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
+        for (labels, value) in &self.0 {
+            encoder.encode_family(labels)?.encode_counter::<OfNode, _, u64>(value, None)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Counter
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 /// Gauges of one name, in order.
 #[derive(Debug)]
 struct Gauges<L>(Vec<(L, f64)>);
@@ -185,6 +213,9 @@ pub fn render(view: &View<'_>) -> String {
         readings(&mut registry, view, series);
     }
     failures(&mut registry, view);
+    if let Some(counts) = view.kubelet {
+        kubelet(&mut registry, counts);
+    }
     let mut text = String::new();
     prometheus_text::encode(&mut text, &registry).expect("writing to a String does not fail");
     text
@@ -326,4 +357,21 @@ fn failures(registry: &mut Registry, view: &View<'_>) {
         }
     }
     put(registry, "engine_reading_failed", "Metrics of the engine that could not be read", engines);
+}
+
+fn kubelet(registry: &mut Registry, counts: &Counts) {
+    let help = "Calls to the kubelet that are over";
+    registry.register("kubelet_lists", help, Counters(vec![(OfNode {}, counts.lists)]));
+    let failures = Fault::ALL.iter().zip(counts.failures);
+    let failures = failures.map(|(fault, count)| (Because { reason: fault.word() }, count));
+    let help = "Calls to the kubelet that failed";
+    registry.register("kubelet_list_failures", help, Counters(failures.collect()));
+    let age = counts.age.map(|age| (OfNode {}, age.as_secs_f64()));
+    let help = "Time since the kubelet confirmed who holds what";
+    put(registry, "kubelet_list_age_seconds", help, age.into_iter().collect());
+    #[expect(clippy::cast_precision_loss, reason = "a node has at most some thousands")]
+    let unresolved = Why::ALL.iter().zip(counts.unresolved.map(|count| count as f64));
+    let unresolved = unresolved.map(|(why, count)| (Because { reason: why.word() }, count));
+    let help = "Devices that the kubelet gave to somebody and that are none of this node's";
+    put(registry, "unresolved_devices", help, unresolved.collect());
 }

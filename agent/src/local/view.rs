@@ -14,6 +14,7 @@ use shared::time::Timestamp;
 
 use crate::device::replay::line::NULL;
 use crate::frame::Taken;
+use crate::owner::kubelet::Counts;
 
 /// Shares are decimal fractions; less than this is nothing.
 const ROUNDING: f64 = 1e-6;
@@ -27,6 +28,8 @@ pub struct View<'a> {
     pub engines: Vec<EngineView<'a>>,
     /// Why there is nothing, where the node knows.
     pub reason: Option<&'a str>,
+    /// How asking the kubelet went, if it is asked.
+    pub kubelet: Option<&'a Counts>,
 }
 
 /// What is shown of one device.
@@ -70,6 +73,7 @@ impl<'a> View<'a> {
             devices: devices.collect(),
             engines: engines.collect(),
             reason: inventory.reason.as_deref(),
+            kubelet: taken.kubelet.as_ref(),
         }
     }
 

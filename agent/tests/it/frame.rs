@@ -15,7 +15,7 @@ use shared::time::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::owner::{device, holder};
+use crate::owner::{device, holder, known};
 use crate::support::at;
 
 fn observation(pod: &str, age: u64) -> Observation {
@@ -25,7 +25,7 @@ fn observation(pod: &str, age: u64) -> Observation {
 }
 
 fn frame(observation: Observation, previous: Option<&Arc<Inventory>>) -> Frame {
-    let owners = resolve(&observation, &Declared::new());
+    let owners = resolve(&observation, known(&Declared::new()));
     assemble(observation, owners, previous)
 }
 
@@ -70,6 +70,8 @@ fn collector(last: u64) -> Collector {
         source: Box::new(Counting { observed: 0, last }),
         holders: None,
         engines: Engines::default(),
+        kubelet: None,
+        briefs: watch::Sender::new(None).subscribe(),
         interval: Duration::from_millis(500),
     }
 }

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 
 /// Know all the others.
 const LAST: [&str; 2] = ["config", "app"];
-const PURE: [&str; 13] = [
+const PURE: [&str; 17] = [
     "owner.rs",
+    "owner/id.rs",
+    "owner/declared.rs",
+    "owner/kubelet/pace.rs",
     "frame.rs",
     "engine/dialect.rs",
     "engine/page.rs",
@@ -19,6 +22,7 @@ const PURE: [&str; 13] = [
     "local/table.rs",
     "local/doctor/devices.rs",
     "local/doctor/hardware.rs",
+    "local/doctor/kubelet.rs",
 ];
 const IMPURE: [&str; 5] = ["tokio", "tonic", "Clock", "Instant", "SystemTime"];
 

@@ -17,7 +17,7 @@ use shared::process::VERSION;
 use shared::reading::{Reading, Readings};
 
 use crate::local_frames::observation;
-use crate::owner::device;
+use crate::owner::{device, known};
 use crate::process::golden;
 use crate::support::at;
 
@@ -25,8 +25,8 @@ const NODE: &str = include_str!("golden/node.jsonl");
 const STALE: Duration = Duration::from_secs(10);
 
 fn taken(observation: Observation) -> Taken {
-    let owners = resolve(&observation, &Declared::new());
-    Taken { frame: assemble(observation, owners, None), at: at(0) }
+    let owners = resolve(&observation, known(&Declared::new()));
+    Taken { frame: assemble(observation, owners, None), at: at(0), kubelet: None }
 }
 
 fn node() -> Taken {

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that finds no value should stop there")]
 
 mod cli;
+mod declared;
+mod device_ids;
 mod engine_odd_pages;
 mod engine_pages;
 mod engine_rates;
@@ -10,6 +12,9 @@ mod engine_scrape;
 mod engines;
 mod fake_nvml;
 mod frame;
+mod kubelet;
+mod kubelet_agent;
+mod kubelet_server;
 mod layering;
 mod local_frames;
 mod local_nvml;

@@ -1,10 +1,12 @@
 //! Who holds what, and with which share.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use agent::device::{Observation, ObservedDevice, ObservedHolder, Processes, Seat};
+use agent::owner::declared::Declaration;
 use agent::owner::file::{HoldersFile, parse};
-use agent::owner::{Declared, Owners, resolve};
+use agent::owner::{Declared, Known, Owners, resolve};
 use proptest::prelude::*;
 use shared::frame::{HeldReading, HolderSource};
 use shared::identity::PodKey;
@@ -12,6 +14,12 @@ use shared::metric::Metric;
 use shared::reading::Readings;
 
 use crate::support::{at, logged};
+
+/// Nothing but a holders file.
+pub(crate) fn known(file: &Declared) -> Known<'_> {
+    static NOBODY: LazyLock<Declaration> = LazyLock::new(Declaration::default);
+    Known { file, declaration: &NOBODY, brief: None }
+}
 
 pub(crate) fn holder(pod: &str, share: Option<f64>) -> ObservedHolder {
     ObservedHolder {
@@ -45,7 +53,7 @@ pub(crate) fn device(uuid: &str, holders: Vec<ObservedHolder>) -> ObservedDevice
 fn owners(holders: Vec<ObservedHolder>) -> Owners {
     let observation =
         Observation { devices: vec![device("GPU-a", holders)], ..Observation::default() };
-    resolve(&observation, &Declared::new()).remove(0)
+    resolve(&observation, known(&Declared::new())).remove(0)
 }
 
 fn shares(shares: &[Option<f64>]) -> Vec<(f64, bool)> {
@@ -120,7 +128,7 @@ fn a_holders_file_is_yaml_or_json_and_decides_for_the_devices_it_names() {
             devices: ["GPU-a", "GPU-b"].map(|uuid| device(uuid, vec![holder("old", None)])).into(),
             ..Observation::default()
         };
-        let owners = resolve(&observation, &declared);
+        let owners = resolve(&observation, known(&declared));
         assert_eq!(owners[0].holders[0].pod, PodKey::new("ai", "new"));
         assert_eq!(owners[0].holders[0].share, Some(0.5));
         assert_eq!(owners[0].holders[0].source, HolderSource::File);
