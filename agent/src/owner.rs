@@ -12,6 +12,10 @@ use shared::metric::Metric;
 
 use crate::device::{Observation, ObservedDevice, ObservedHolder};
 
+/// Text of `/proc/PID/cgroup` → pod and container.
+pub mod cgroup;
+/// Who was given which device.
+pub mod declared;
 /// The holders file.
 pub mod file;
 

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that finds no value should stop there")]
 
+mod cgroups;
 mod cli;
 mod fake_nvml;
 mod frame;
