@@ -18,6 +18,10 @@ pub mod cgroup;
 pub mod declared;
 /// The holders file.
 pub mod file;
+/// Names of pods from the folder of their logs.
+pub mod podlogs;
+/// Pids on devices → pods.
+pub mod process;
 
 /// Holders that were declared, for the devices named there.
 pub type Declared = HashMap<DeviceUuid, Vec<ObservedHolder>>;

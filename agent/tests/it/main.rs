@@ -14,6 +14,7 @@ mod local_processes;
 mod nvml;
 mod owner;
 mod process;
+mod processes;
 mod replay;
 mod replay_file;
 mod simulated;
