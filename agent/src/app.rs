@@ -25,6 +25,7 @@ use crate::config::alone::ReadConfig;
 use crate::local;
 use crate::local::http::Pages;
 use crate::owner::file::HoldersFile;
+use crate::owner::handover::Handovers;
 use crate::uplink::Uplink;
 use crate::uplink::address::Gateway;
 
@@ -152,6 +153,9 @@ fn collector(config: ReadConfig) -> anyhow::Result<Collector> {
     Ok(Collector {
         source: config.source.open(&config.node, config.replay_end)?,
         holders: holders.transpose()?,
+        processes: None,
+        briefs: watch::Sender::new(None).subscribe(),
+        handovers: Handovers::default(),
         interval: config.interval,
     })
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use shared::brief::Brief;
 use shared::frame::Inventory;
 use shared::process::Clock;
 use shared::time::Timestamp;
@@ -16,8 +17,11 @@ use tracing::{error, info};
 
 use crate::device::{DeviceSource, Error};
 use crate::frame::{Taken, assemble};
+use crate::owner::declared::Declaration;
 use crate::owner::file::HoldersFile;
-use crate::owner::{Declared, resolve};
+use crate::owner::handover::Handovers;
+use crate::owner::process::{ProcessOwners, Procfs};
+use crate::owner::{Declared, Known, resolve};
 
 /// The newest frame; none before the first tick.
 pub type Newest = Option<Arc<Taken>>;
@@ -32,6 +36,12 @@ pub struct Collector {
     pub source: Box<dyn DeviceSource>,
     /// Holders that win over the source's, where there is such a file.
     pub holders: Option<HoldersFile>,
+    /// The node's processes, where they are to be looked at.
+    pub processes: Option<Procfs>,
+    /// What the gateways say of this node.
+    pub briefs: watch::Receiver<Option<Arc<Brief>>>,
+    /// Devices that changed hands.
+    pub handovers: Handovers,
     /// Time between two ticks.
     pub interval: Duration,
 }
@@ -108,10 +118,18 @@ impl Collector {
 
     /// One tick.
     pub fn take(&mut self, now: Timestamp, previous: Option<&Arc<Inventory>>) -> Taken {
-        let none = Declared::new();
+        let (none, nobody) = (Declared::new(), Declaration::default());
         let observation = self.source.observe(now);
-        let declared = self.holders.as_mut().map_or(&none, |file| file.declared(now));
-        let owners = resolve(&observation, declared);
+        let brief = self.briefs.borrow().clone();
+        let unread = ProcessOwners::unread();
+        let processes = self.processes.as_mut();
+        let known = Known {
+            file: self.holders.as_mut().map_or(&none, |file| file.declared(now)),
+            declaration: &nobody,
+            processes: processes.map_or(&unread, |p| p.look(&observation, brief.as_ref(), now)),
+        };
+        let mut owners = resolve(&observation, known);
+        self.handovers.mark(&observation, &mut owners, now);
         Taken { frame: assemble(observation, owners, previous), at: now }
     }
 

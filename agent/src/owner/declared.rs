@@ -42,3 +42,9 @@ pub struct Unresolved {
     /// The id.
     pub id: Arc<str>,
 }
+
+impl std::fmt::Display for Unresolved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} was given {:?}", self.pod, self.id)
+    }
+}

@@ -53,7 +53,7 @@ pub struct PodProcess {
 }
 
 /// Every process that was looked at in a tick. One that has ended is not there.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ProcessOwners {
     /// By pid.
     pub occupants: HashMap<u32, Occupant>,
@@ -63,12 +63,20 @@ pub struct ProcessOwners {
     pub changed: bool,
 }
 
+impl ProcessOwners {
+    /// Those of a node whose processes nobody looks at.
+    pub fn unread() -> Self {
+        let trouble = Some("nobody looks where they run".into());
+        Self { occupants: HashMap::new(), trouble, changed: false }
+    }
+}
+
 /// The processes of a node.
 #[derive(Debug)]
 pub struct Procfs {
     root: PathBuf,
     logs: Option<PathBuf>,
-    /// Checked with the first process that is looked at.
+    /// Checked once.
     trouble: Option<Option<Arc<str>>>,
     entries: HashMap<u32, Entry>,
     names: Names,
@@ -99,7 +107,7 @@ impl Procfs {
             trouble: None,
             entries: HashMap::new(),
             names: Names::default(),
-            owners: ProcessOwners::default(),
+            owners: ProcessOwners::unread(),
         }
     }
 
@@ -111,14 +119,14 @@ impl Procfs {
         now: Timestamp,
     ) -> &ProcessOwners {
         let listed = pids(observation);
-        if !listed.is_empty() {
-            let check = || namespace(&self.root).err().map(Into::into);
-            self.owners.trouble = self.trouble.get_or_insert_with(check).clone();
+        let check = || namespace(&self.root).err().map(Into::into);
+        self.owners.trouble = self.trouble.get_or_insert_with(check).clone();
+        self.owners.changed = self.owners.trouble.is_none() && self.read(&listed);
+        if self.owners.trouble.is_none() && self.entries.is_empty() && !listed.is_empty() {
+            // They would all be idle, and cannot all have ended at once.
+            self.owners.trouble =
+                Some(format!("none of them is in {}", self.root.display()).into());
         }
-        self.owners.changed = match self.owners.trouble {
-            None => self.read(&listed),
-            Some(_) => false,
-        };
         if self.names.take(brief) || self.owners.changed {
             self.name();
         }

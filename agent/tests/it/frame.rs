@@ -7,14 +7,14 @@ use agent::collector::{Collector, Newest};
 use agent::device::{DeviceSource, Error, Observation};
 use agent::frame::assemble;
 use agent::owner::file::HoldersFile;
-use agent::owner::{Declared, resolve};
+use agent::owner::handover::Handovers;
 use shared::frame::{Frame, Inventory};
 use shared::process::Clock;
 use shared::time::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::owner::{device, holder};
+use crate::owner::{device, holder, written};
 use crate::support::at;
 
 fn observation(pod: &str, age: u64) -> Observation {
@@ -24,7 +24,7 @@ fn observation(pod: &str, age: u64) -> Observation {
 }
 
 fn frame(observation: Observation, previous: Option<&Arc<Inventory>>) -> Frame {
-    let owners = resolve(&observation, &Declared::new());
+    let owners = written(&observation);
     assemble(observation, owners, previous)
 }
 
@@ -68,6 +68,9 @@ fn collector(last: u64) -> Collector {
     Collector {
         source: Box::new(Counting { observed: 0, last }),
         holders: None,
+        processes: None,
+        briefs: watch::Sender::new(None).subscribe(),
+        handovers: Handovers::default(),
         interval: Duration::from_millis(500),
     }
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that finds no value should stop there")]
 
+mod attribution;
 mod cgroups;
 mod cli;
 mod fake_nvml;
@@ -18,5 +19,6 @@ mod processes;
 mod replay;
 mod replay_file;
 mod simulated;
+mod split;
 mod support;
 mod uplink;

@@ -209,11 +209,15 @@ fn without_the_hosts_pids_nothing_is_read_because_they_are_other_processes_here(
     let tree = Tree::in_namespace("pid:[4026532281]");
     tree.process(100, 5, cgroup(P1, A));
     let mut processes = tree.reader();
-    assert_eq!(processes.look(&listed(&[]), None, at(0)).trouble, None, "nobody asked");
     let owners = processes.look(&listed(&[100]), None, at(0)).clone();
     let why = owners.trouble.unwrap();
     assert_eq!(&*why, "the host's processes are not seen from here; set hostPID: true");
     assert!(owners.occupants.is_empty() && !owners.changed);
+
+    let tree = Tree::new();
+    let owners = tree.reader().look(&listed(&[100]), None, at(0)).clone();
+    let why = format!("none of them is in {}", tree.path().display());
+    assert_eq!(owners.trouble.as_deref(), Some(why.as_str()));
 
     let nothing = tempfile::tempdir().unwrap();
     let mut processes = Procfs::new(nothing.path().into(), None);
