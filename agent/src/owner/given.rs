@@ -4,7 +4,7 @@
 //! the holders without one, and marked as a guess; a single holder has the whole device. Shares
 //! made up here never bring a device above 1.
 
-use shared::frame::{HeldReading, Holder};
+use shared::frame::{HeldReading, Holder, HolderSource};
 use shared::metric::Metric;
 
 use super::Owners;
@@ -17,22 +17,27 @@ pub(super) fn owners(given: &[ObservedHolder], total: Option<f64>) -> Owners {
 
 fn with_shares(observed: &[ObservedHolder]) -> Vec<Holder> {
     let given: f64 = observed.iter().filter_map(|holder| holder.share).sum();
-    let without = observed.iter().filter(|holder| holder.share.is_none());
+    let without = observed.iter().filter(|holder| holder.share.is_none() && is_of_all(holder));
     let rest = (1.0 - given).max(0.0) / without.count().max(1) as f64;
     let alone = observed.len() == 1;
     let holder = |observed: &ObservedHolder| Holder {
         pod: observed.pod.clone(),
         uid: observed.uid.clone(),
         container: observed.container.clone(),
-        share: Some(observed.share.unwrap_or(rest)),
+        share: observed.share.or(is_of_all(observed).then_some(rest)),
         estimated: match observed.share {
-            Some(_) => observed.estimated,
-            None => !alone,
+            None if is_of_all(observed) => !alone,
+            _ => observed.estimated,
         },
         source: observed.source,
         undeclared: observed.undeclared,
     };
     observed.iter().map(holder).collect()
+}
+
+/// Whether it has a share of all that was read, rather than what its own processes did.
+fn is_of_all(holder: &ObservedHolder) -> bool {
+    !matches!(holder.source, HolderSource::Process | HolderSource::Memory)
 }
 
 /// The holders' own values, and their percent of the memory where the total is known.

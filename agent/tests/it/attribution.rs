@@ -1,12 +1,9 @@
 //! Who holds which device: what was declared and whose processes run, put together.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use agent::device::{Observation, ObservedDevice, ObservedProcess, Processes, Seat};
-use agent::frame::assemble;
 use agent::owner::declared::{Declaration, DeclaredHolder};
-use agent::owner::handover::Handovers;
 use agent::owner::process::{ProcessOwners, Procfs};
 use agent::owner::{Declared, Owners, resolve};
 use shared::brief::Brief;
@@ -20,7 +17,7 @@ use crate::owner::{device, holder, known};
 use crate::processes::{Tree, brief, briefed, cgroup, process};
 use crate::support::at;
 
-fn given(pod: &str, uid: Option<&str>, container: &str) -> DeclaredHolder {
+pub(crate) fn given(pod: &str, uid: Option<&str>, container: &str) -> DeclaredHolder {
     DeclaredHolder {
         pod: PodKey::new("ai", pod),
         uid: uid.map(Into::into),
@@ -29,7 +26,7 @@ fn given(pod: &str, uid: Option<&str>, container: &str) -> DeclaredHolder {
     }
 }
 
-fn declaration(holders: &[(&str, Vec<DeclaredHolder>)]) -> Declaration {
+pub(crate) fn declaration(holders: &[(&str, Vec<DeclaredHolder>)]) -> Declaration {
     let holders = holders.iter().map(|(uuid, holders)| ((*uuid).into(), holders.clone()));
     Declaration { holders: holders.collect(), is_known: true, ..Declaration::default() }
 }
@@ -44,7 +41,7 @@ fn load(utilization: f64) -> Readings {
     .collect()
 }
 
-fn card(utilization: f64, processes: Vec<ObservedProcess>) -> ObservedDevice {
+pub(crate) fn card(utilization: f64, processes: Vec<ObservedProcess>) -> ObservedDevice {
     let mut device = device("GPU-a", Vec::new());
     device.readings = load(utilization);
     device.processes = Processes::Known(processes);
@@ -52,14 +49,14 @@ fn card(utilization: f64, processes: Vec<ObservedProcess>) -> ObservedDevice {
 }
 
 /// A node whose three pods are llm, chat and batch, with a process each: 100, 101 and 102.
-struct Node {
-    tree: Tree,
+pub(crate) struct Node {
+    pub(crate) tree: Tree,
     brief: Arc<Brief>,
     processes: Procfs,
 }
 
 impl Node {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let tree = Tree::new();
         for (pid, uid) in [(100, P1), (101, P2), (102, P3)] {
             tree.process(pid, 1, cgroup(uid, A));
@@ -70,13 +67,17 @@ impl Node {
         Self { tree, brief: brief(pods.into()), processes }
     }
 
-    fn owners(&mut self, devices: Vec<ObservedDevice>, declaration: &Declaration) -> Vec<Owners> {
+    pub(crate) fn owners(
+        &mut self,
+        devices: Vec<ObservedDevice>,
+        declaration: &Declaration,
+    ) -> Vec<Owners> {
         let observation = Observation { devices, ..Observation::default() };
         let processes = self.processes.look(&observation, Some(&self.brief), at(0));
         resolve(&observation, known(&Declared::new(), declaration, processes))
     }
 
-    fn of(&mut self, device: ObservedDevice, declaration: &Declaration) -> Owners {
+    pub(crate) fn of(&mut self, device: ObservedDevice, declaration: &Declaration) -> Owners {
         self.owners(vec![device], declaration).remove(0)
     }
 }
@@ -103,7 +104,7 @@ fn held(owners: &Owners, metric: Metric) -> Vec<Option<f64>> {
 
 use HolderSource::{Equal, Kubelet, Memory, Process};
 
-fn both() -> Declaration {
+pub(crate) fn both() -> Declaration {
     let (llm, chat) = (given("llm", Some(P1), "main"), given("chat", Some(P2), "main"));
     declaration(&[("GPU-a", vec![llm, chat])])
 }
@@ -365,59 +366,4 @@ fn a_device_has_no_more_holders_than_a_gateway_takes() {
     let owners = Node::new().of(card(80.0, vec![]), &declared);
     assert_eq!(owners.holders.len(), 256);
     assert_eq!(owners.reason.as_deref(), Some("44 more holders than 256 are left out"));
-}
-
-/// Whether the device was billed, tick by tick: who was given it, and how old its reading is.
-fn billed(ticks: &[(&[&str], u64)]) -> Vec<bool> {
-    let mut handovers = Handovers::default();
-    let mut previous = None;
-    let tick = |(second, (pods, age)): (usize, &(&[&str], u64))| {
-        let mut device = card(80.0, vec![]);
-        device.processes = Processes::Unasked;
-        device.age = Duration::from_millis(*age);
-        let pods = pods.iter().map(|pod| given(pod, Some(&format!("uid of {pod}")), "main"));
-        let declared = declaration(&[("GPU-a", pods.collect())]);
-        let observation = Observation { devices: vec![device], ..Observation::default() };
-        let unread = ProcessOwners::unread();
-        let mut owners = resolve(&observation, known(&Declared::new(), &declared, &unread));
-        handovers.mark(&observation, &mut owners, at(i64::try_from(second).unwrap() * 1_000));
-        let frame = assemble(observation, owners, previous.as_ref());
-        let is_billed = frame.sample.devices[0].is_some();
-        previous = Some(frame.inventory);
-        is_billed
-    };
-    ticks.iter().enumerate().map(tick).collect()
-}
-
-#[test]
-fn a_device_that_changes_hands_is_billed_to_neither_until_it_is_read_again() {
-    let (a, b): (&[&str], &[&str]) = (&["a"], &["b"]);
-    assert_eq!(billed(&[(a, 0), (b, 0), (b, 0)]), [true, false, true]);
-    // The reading is of before, again and again.
-    assert_eq!(billed(&[(a, 0), (b, 500), (b, 1_500), (b, 200)]), [true, false, false, true]);
-    // Back and forth.
-    assert_eq!(billed(&[(a, 0), (b, 0), (a, 0), (a, 0)]), [true, false, false, true]);
-    // One of two goes.
-    assert_eq!(billed(&[(&["a", "b"], 0), (a, 0), (a, 0)]), [true, false, true]);
-    // Nobody in between; one more; the first.
-    assert_eq!(billed(&[(a, 0), (&[], 0), (b, 0)]), [true, true, true]);
-    assert_eq!(billed(&[(a, 0), (&["a", "b"], 0)]), [true, true]);
-    assert_eq!(billed(&[(&[], 0), (a, 0)]), [true, true]);
-}
-
-#[test]
-fn a_pod_that_is_made_again_under_its_name_is_another_holder() {
-    let mut node = Node::new();
-    let mut handovers = Handovers::default();
-    let mut marked = |uid: &str, second: i64| {
-        let declared = declaration(&[("GPU-a", vec![given("llm", Some(uid), "main")])]);
-        let observation =
-            Observation { devices: vec![card(80.0, vec![])], ..Observation::default() };
-        let mut owners = node.owners(observation.devices.clone(), &declared);
-        handovers.mark(&observation, &mut owners, at(second * 1_000));
-        (owners[0].holders[0].uid.clone(), owners[0].is_handed_over)
-    };
-    assert_eq!(marked(P1, 0), (Some(P1.into()), false));
-    assert_eq!(marked(P2, 1), (Some(P2.into()), true));
-    assert_eq!(marked(P2, 2), (Some(P2.into()), false));
 }

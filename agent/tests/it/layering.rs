@@ -5,8 +5,14 @@ use std::path::{Path, PathBuf};
 
 /// Know all the others.
 const LAST: [&str; 2] = ["config", "app"];
-const PURE: [&str; 9] = [
+const PURE: [&str; 15] = [
     "owner.rs",
+    "owner/cgroup.rs",
+    "owner/declared.rs",
+    "owner/given.rs",
+    "owner/handover.rs",
+    "owner/merge.rs",
+    "owner/split.rs",
     "frame.rs",
     "uplink/backoff.rs",
     "device/replay/line.rs",
