@@ -7,6 +7,7 @@ use agent::owner::declared::{Declaration, DeclaredHolder};
 use agent::owner::process::{ProcessOwners, Procfs};
 use agent::owner::{Declared, Owners, resolve};
 use shared::brief::Brief;
+use shared::frame::HolderSource::{Equal, Kubelet, Memory, Process};
 use shared::frame::{Holder, HolderSource, Mig};
 use shared::identity::PodKey;
 use shared::metric::Metric;
@@ -101,8 +102,6 @@ fn held(owners: &Owners, metric: Metric) -> Vec<Option<f64>> {
     };
     (0..owners.holders.len()).map(of).collect()
 }
-
-use HolderSource::{Equal, Kubelet, Memory, Process};
 
 pub(crate) fn both() -> Declaration {
     let (llm, chat) = (given("llm", Some(P1), "main"), given("chat", Some(P2), "main"));

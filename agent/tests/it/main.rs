@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that finds no value should stop there")]
 
 mod attribution;
+mod attribution_any;
 mod cgroups;
 mod cli;
 mod fake_nvml;
