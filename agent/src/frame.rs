@@ -54,6 +54,7 @@ pub fn assemble(
     Frame { inventory, sample }
 }
 
+/// What the source and what the owners have to say.
 fn both(one: Option<Arc<str>>, other: Option<Arc<str>>) -> Option<Arc<str>> {
     match (one, other) {
         (Some(one), Some(other)) => Some(format!("{one}; {other}").into()),

@@ -95,65 +95,86 @@ fn found(
     is_declared: bool,
 ) -> Option<Owners> {
     let (device, merged) = (&devices[at], all[at].as_ref()?);
-    let reason = (!merged.remarks.is_empty()).then(|| merged.remarks.join("; ").into());
-    let together = together(device, devices);
+    let mut owners = Owners::default();
+    owners.reason = (!merged.remarks.is_empty()).then(|| merged.remarks.join("; ").into());
+    let together = together(at, devices);
     if together.len() == 1 && merged.is_exclusive() {
-        return Some(Owners { holders: exclusive(merged), reason, ..Owners::default() });
+        owners.holders = exclusive(merged);
+        return Some(owners);
     }
-    // Compute instances of one GPU instance read the same figures: they are split as one.
-    let group = || together.iter().filter_map(|&place| Some((place, all[place].as_ref()?)));
-    let mut others = Usage::NOTHING;
-    group().for_each(|(_, merged)| others.merge(&merged.others));
-    let basis = group().map(|(_, merged)| merged.basis).max_by_key(|basis| *basis as u8);
-    let basis = basis.unwrap_or(Basis::Equal);
-    let mut pods = Vec::new();
-    let mut parties = Vec::new();
-    let mut own = 0..0;
-    for (place, merged) in group() {
-        let first = parties.len();
-        for holder in &merged.holders {
-            let pod = (place, &holder.pod, &holder.uid);
-            let known = pods.iter().position(|known| *known == pod);
-            let pod = known.unwrap_or_else(|| {
-                pods.push(pod);
-                pods.len() - 1
-            });
-            let is_declared = holder.given.is_some();
-            parties.push(split::Party { pod, is_declared, usage: holder.usage });
-        }
-        if place == at {
-            own = first..parties.len();
-        }
-    }
-    let parts = split::split(basis, &device.readings, device.memory_total_mib, &parties, others);
-    let mut owners = Owners { reason, ..Owners::default() };
-    for (place, (holder, part)) in merged.holders.iter().zip(&parts[own]).enumerate() {
+    let crowd = Crowd::of(&together, all);
+    let (total, others) = (device.memory_total_mib, crowd.others);
+    let parts = split::split(crowd.basis, &device.readings, total, &crowd.parties, others);
+    let first = crowd.first(at);
+    for (holder, (party, part)) in merged.holders.iter().zip(&parts[first..]).enumerate() {
         owners.holders.push(Holder {
-            pod: holder.pod.clone(),
-            uid: holder.uid.clone(),
-            container: holder.container.clone(),
+            pod: party.pod.clone(),
+            uid: party.uid.clone(),
+            container: party.container.clone(),
             share: part.share,
-            estimated: basis.is_estimate(),
-            source: basis.source(),
-            undeclared: is_declared && holder.given.is_none(),
+            estimated: crowd.basis.is_estimate(),
+            source: crowd.basis.source(),
+            undeclared: is_declared && party.given.is_none(),
         });
-        let own =
-            part.held.iter().map(|&(metric, value)| HeldReading { holder: place, metric, value });
-        owners.held.extend(own);
+        let own = part.held.iter();
+        owners.held.extend(own.map(|&(metric, value)| HeldReading { holder, metric, value }));
     }
     Some(owners)
 }
 
-/// Places of the devices that `device` has its readings together with, itself included.
-fn together(device: &ObservedDevice, devices: &[ObservedDevice]) -> Vec<usize> {
+/// Everyone on devices that are split as one.
+struct Crowd {
+    parties: Vec<split::Party>,
+    others: Usage,
+    basis: Basis,
+    /// Of each device the place of its first party.
+    first: Vec<(usize, usize)>,
+}
+
+impl Crowd {
+    fn of(places: &[usize], all: &[Option<Merged>]) -> Self {
+        let mut crowd = Self {
+            parties: Vec::new(),
+            others: Usage::NOTHING,
+            basis: Basis::Process,
+            first: Vec::new(),
+        };
+        let mut pods = Vec::new();
+        for (place, merged) in
+            places.iter().filter_map(|&place| Some((place, all[place].as_ref()?)))
+        {
+            crowd.first.push((place, crowd.parties.len()));
+            crowd.others.merge(&merged.others);
+            crowd.basis = crowd.basis.max(merged.basis);
+            for party in &merged.holders {
+                let pod = (place, &party.pod, &party.uid);
+                let known = pods.iter().position(|known| *known == pod);
+                let pod = known.unwrap_or_else(|| {
+                    pods.push(pod);
+                    pods.len() - 1
+                });
+                let is_declared = party.given.is_some();
+                crowd.parties.push(split::Party { pod, is_declared, usage: party.usage });
+            }
+        }
+        crowd
+    }
+
+    fn first(&self, at: usize) -> usize {
+        self.first.iter().find(|(place, _)| *place == at).map_or(0, |(_, first)| *first)
+    }
+}
+
+/// Places of the devices whose readings are not theirs alone: the compute instances of one GPU
+/// instance read the same.
+fn together(at: usize, devices: &[ObservedDevice]) -> Vec<usize> {
     let instance = |device: &ObservedDevice| {
         Some((device.mig.as_ref()?.parent.clone(), device.seat.gpu_instance?))
     };
-    let own = instance(device);
-    let is_one = |other: &ObservedDevice| {
-        other.uuid == device.uuid || (own.is_some() && instance(other) == own)
-    };
-    (0..devices.len()).filter(|&place| is_one(&devices[place])).collect()
+    match instance(&devices[at]) {
+        None => vec![at],
+        own => (0..devices.len()).filter(|&place| instance(&devices[place]) == own).collect(),
+    }
 }
 
 /// One pod has all of the device, its containers as much each.

@@ -72,13 +72,17 @@ pub(super) fn merge(
     owners: &ProcessOwners,
 ) -> Merged {
     let given = given(device, declaration);
-    let mut remarks: Vec<String> = declaration.trouble.iter().map(ToString::to_string).collect();
+    let mut remarks = Vec::new();
+    // Who was given it is known, even if it may not be any more.
+    remarks.extend(declaration.trouble.as_deref().filter(|_| given.is_empty()).map(str::to_owned));
     let (processes, why) = match &device.processes {
-        Processes::Unasked => (None, "its processes are not read".to_owned()),
-        Processes::Failed(why) => (None, format!("its processes cannot be read: {why}")),
+        Processes::Unasked => (None, None),
+        Processes::Failed(why) => (None, Some(format!("its processes cannot be read: {why}"))),
         Processes::Known(processes) => match doubt(processes, &given, owners) {
-            None => (Some(processes), String::new()),
-            Some(doubt) => (None, format!("its processes cannot be matched with pods: {doubt}")),
+            None => (Some(processes), None),
+            Some(doubt) => {
+                (None, Some(format!("its processes cannot be matched with pods: {doubt}")))
+            }
         },
     };
     let mut merged = match processes {
@@ -110,7 +114,7 @@ pub(super) fn merge(
     }
     // Of one owner nothing needs to be told apart.
     if processes.is_none() && !merged.is_exclusive() && (is_used || !nobody) {
-        remarks.push(why);
+        remarks.extend(why);
     }
     limit(&mut merged, &mut remarks);
     merged.remarks = remarks;

@@ -44,8 +44,8 @@ impl Usage {
     }
 }
 
-/// What a shared device is split by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a shared device is split by, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Basis {
     /// The time its processes take.
     Process,
@@ -123,15 +123,15 @@ pub fn split(
             in_memory(whole, parties.iter().map(|party| party.usage.memory_mib), others.memory_mib)
         }
     };
-    let crowd = Crowd::of(parties);
+    let counts = Counts::of(parties);
     let idle = utilization == Some(0.0);
     let part = |(party, used): (&Party, Option<f64>)| {
         let mut part = Part::default();
         if basis == Basis::Equal && party.is_declared {
-            part.share = Some(crowd.equal(party));
+            part.share = Some(counts.equal(party));
         }
         let power = readings.value(Metric::PowerDraw).zip(used).map(|(power, used)| match idle {
-            true => power * crowd.any(party),
+            true => power * counts.any(party),
             false => power * (used / utilization.unwrap_or(f64::INFINITY)),
         });
         let percent = party.usage.memory_mib.zip(total).map(|(used, total)| used / total * 100.0);
@@ -150,12 +150,12 @@ pub fn split(
 }
 
 /// How many of its kind a party is one of.
-struct Crowd {
+struct Counts {
     declared: Vec<usize>,
     all: Vec<usize>,
 }
 
-impl Crowd {
+impl Counts {
     fn of(parties: &[Party]) -> Self {
         let declared = parties.iter().filter(|party| party.is_declared).map(|party| party.pod);
         Self { declared: declared.collect(), all: parties.iter().map(|party| party.pod).collect() }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use agent::device::{Observation, ObservedDevice, ObservedProcess, Processes, Seat};
 use agent::owner::declared::{Declaration, DeclaredHolder};
 use agent::owner::process::{ProcessOwners, Procfs};
-use agent::owner::{Declared, Owners, resolve};
+use agent::owner::{Known, Owners, resolve};
 use shared::brief::Brief;
 use shared::frame::HolderSource::{Equal, Kubelet, Memory, Process};
 use shared::frame::{Holder, HolderSource, Mig};
@@ -14,7 +14,7 @@ use shared::metric::Metric;
 use shared::reading::{Reading, Readings};
 
 use crate::cgroups::{A, B, P1, P2, P3};
-use crate::owner::{device, holder, known};
+use crate::owner::{device, holder, knowing};
 use crate::processes::{Tree, brief, briefed, cgroup, process};
 use crate::support::at;
 
@@ -75,7 +75,7 @@ impl Node {
     ) -> Vec<Owners> {
         let observation = Observation { devices, ..Observation::default() };
         let processes = self.processes.look(&observation, Some(&self.brief), at(0));
-        resolve(&observation, known(&Declared::new(), declaration, processes))
+        resolve(&observation, knowing(declaration, processes))
     }
 
     pub(crate) fn of(&mut self, device: ObservedDevice, declaration: &Declaration) -> Owners {
@@ -125,7 +125,7 @@ fn one_owner_has_all_of_its_device_with_or_without_the_hosts_pids() {
         device.processes = processes;
         let observation = Observation { devices: vec![device.clone()], ..Observation::default() };
         let unread = ProcessOwners::unread();
-        let owners = resolve(&observation, known(&Declared::new(), &alone, &unread)).remove(0);
+        let owners = resolve(&observation, knowing(&alone, &unread)).remove(0);
         assert_eq!(told(&owners), expected);
         assert_eq!(owners.reason, None);
     }
@@ -180,7 +180,7 @@ fn without_processes_owners_of_a_shared_device_have_equal_shares_and_the_reason_
     for (device, why) in [
         (card(80.0, vec![process(100, None, None)]), None),
         (lost, Some("its processes cannot be read: no permission")),
-        (unasked, Some("its processes are not read")),
+        (unasked, None),
     ] {
         let owners = node.of(device, &both());
         assert_eq!(told(&owners), [half("chat"), half("llm")]);
@@ -192,7 +192,7 @@ fn without_processes_owners_of_a_shared_device_have_equal_shares_and_the_reason_
     for processes in [vec![], vec![process(7, Some(80.0), Some(1.0))]] {
         let devices = vec![card(80.0, processes)];
         let observation = Observation { devices, ..Observation::default() };
-        let owners = resolve(&observation, known(&Declared::new(), &both(), &blind)).remove(0);
+        let owners = resolve(&observation, knowing(&both(), &blind)).remove(0);
         assert_eq!(told(&owners), [half("chat"), half("llm")]);
         let why = "its processes cannot be matched with pods: \
                    the host's processes are not seen from here; set hostPID: true";
@@ -201,7 +201,7 @@ fn without_processes_owners_of_a_shared_device_have_equal_shares_and_the_reason_
     // A device that nobody was given and nobody uses is free, and there is nothing to say of it.
     let observation = Observation { devices: vec![card(0.0, vec![])], ..Observation::default() };
     let nobody = Declaration { is_known: true, ..Declaration::default() };
-    let owners = resolve(&observation, known(&Declared::new(), &nobody, &blind)).remove(0);
+    let owners = resolve(&observation, knowing(&nobody, &blind)).remove(0);
     assert_eq!(owners, Owners::default());
 }
 
@@ -325,7 +325,8 @@ fn what_was_written_down_wins_over_the_kubelet_and_processes() {
     let observation = Observation { devices: vec![card(80.0, used)], ..Observation::default() };
     let file = agent::owner::file::parse("GPU-a: [{namespace: ai, pod: told}]").unwrap();
     let unread = ProcessOwners::unread();
-    let owners = resolve(&observation, known(&file, &both(), &unread)).remove(0);
+    let owners =
+        resolve(&observation, Known { file: &file, ..knowing(&both(), &unread) }).remove(0);
     assert_eq!(told(&owners), [("told", "", Some(1.0), HolderSource::File, false, false)]);
 }
 

@@ -3,13 +3,13 @@
 use agent::device::{Observation, ObservedProcess, Processes};
 use agent::owner::declared::Declaration;
 use agent::owner::process::{Occupant, PodProcess, ProcessOwners};
-use agent::owner::{Declared, Owners, resolve};
+use agent::owner::{Owners, resolve};
 use proptest::prelude::*;
 use shared::identity::PodKey;
 use shared::metric::Metric;
 
 use crate::attribution::{card, declaration, given};
-use crate::owner::known;
+use crate::owner::knowing;
 
 const PODS: usize = 5;
 
@@ -61,7 +61,7 @@ fn owners(
     let mut device = card(whole, Vec::new());
     device.processes = Processes::Known(observed);
     let observation = Observation { devices: vec![device], ..Observation::default() };
-    resolve(&observation, known(&Declared::new(), declaration, &known_pids)).remove(0)
+    resolve(&observation, knowing(declaration, &known_pids)).remove(0)
 }
 
 proptest! {

@@ -6,11 +6,11 @@ use agent::device::{Observation, Processes};
 use agent::frame::assemble;
 use agent::owner::handover::Handovers;
 use agent::owner::process::ProcessOwners;
-use agent::owner::{Declared, resolve};
+use agent::owner::resolve;
 
 use crate::attribution::{Node, card, declaration, given};
 use crate::cgroups::{P1, P2};
-use crate::owner::known;
+use crate::owner::knowing;
 use crate::support::at;
 
 /// Whether the device was billed, tick by tick: who was given it, and how old its reading is.
@@ -25,7 +25,7 @@ fn billed(ticks: &[(&[&str], u64)]) -> Vec<bool> {
         let declared = declaration(&[("GPU-a", pods.collect())]);
         let observation = Observation { devices: vec![device], ..Observation::default() };
         let unread = ProcessOwners::unread();
-        let mut owners = resolve(&observation, known(&Declared::new(), &declared, &unread));
+        let mut owners = resolve(&observation, knowing(&declared, &unread));
         handovers.mark(&observation, &mut owners, at(i64::try_from(second).unwrap() * 1_000));
         let frame = assemble(observation, owners, previous.as_ref());
         let is_billed = frame.sample.devices[0].is_some();

@@ -1,5 +1,6 @@
 //! Who holds what, and with which share.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use agent::device::{Observation, ObservedDevice, ObservedHolder, Processes, Seat};
@@ -44,21 +45,23 @@ pub(crate) fn device(uuid: &str, holders: Vec<ObservedHolder>) -> ObservedDevice
     }
 }
 
-fn unread() -> ProcessOwners {
-    ProcessOwners::unread()
+static NOBODY: LazyLock<Declaration> = LazyLock::new(Declaration::default);
+static UNREAD: LazyLock<ProcessOwners> = LazyLock::new(ProcessOwners::unread);
+static NO_FILE: LazyLock<Declared> = LazyLock::new(Declared::new);
+
+/// Nothing but a holders file.
+pub(crate) fn known(file: &Declared) -> Known<'_> {
+    Known { file, declaration: &NOBODY, processes: &UNREAD }
 }
 
-pub(crate) fn known<'a>(
-    file: &'a Declared,
-    declaration: &'a Declaration,
-    processes: &'a ProcessOwners,
-) -> Known<'a> {
-    Known { file, declaration, processes }
+/// No holders file.
+pub(crate) fn knowing<'a>(declaration: &'a Declaration, processes: &'a ProcessOwners) -> Known<'a> {
+    Known { file: &NO_FILE, declaration, processes }
 }
 
 /// The owners where only the source names any.
 pub(crate) fn written(observation: &Observation) -> Vec<Owners> {
-    resolve(observation, known(&Declared::new(), &Declaration::default(), &unread()))
+    resolve(observation, known(&NO_FILE))
 }
 
 fn owners(holders: Vec<ObservedHolder>) -> Owners {
@@ -139,7 +142,7 @@ fn a_holders_file_is_yaml_or_json_and_decides_for_the_devices_it_names() {
             devices: ["GPU-a", "GPU-b"].map(|uuid| device(uuid, vec![holder("old", None)])).into(),
             ..Observation::default()
         };
-        let owners = resolve(&observation, known(&declared, &Declaration::default(), &unread()));
+        let owners = resolve(&observation, known(&declared));
         assert_eq!(owners[0].holders[0].pod, PodKey::new("ai", "new"));
         assert_eq!(owners[0].holders[0].share, Some(0.5));
         assert_eq!(owners[0].holders[0].source, HolderSource::File);
