@@ -95,8 +95,8 @@ fn found(
     is_declared: bool,
 ) -> Option<Owners> {
     let (device, merged) = (&devices[at], all[at].as_ref()?);
-    let mut owners = Owners::default();
-    owners.reason = (!merged.remarks.is_empty()).then(|| merged.remarks.join("; ").into());
+    let reason = (!merged.remarks.is_empty()).then(|| merged.remarks.join("; ").into());
+    let mut owners = Owners { reason, ..Owners::default() };
     let together = together(at, devices);
     if together.len() == 1 && merged.is_exclusive() {
         owners.holders = exclusive(merged);

@@ -85,40 +85,45 @@ pub(super) fn merge(
             }
         },
     };
+    let is_matched = processes.is_some();
     let mut merged = match processes {
         Some(processes) => observed(given, processes, owners, &mut remarks),
-        None => {
-            let unseen = Usage::UNKNOWN;
-            let holders = given.into_iter().map(|party| Party { usage: unseen, ..party }).collect();
-            Merged {
-                holders,
-                others: unseen,
-                is_used_by_others: false,
-                basis: Basis::Equal,
-                remarks: Vec::new(),
-            }
-        }
-    };
-    let is_used = match &device.processes {
-        Processes::Unasked => false,
-        Processes::Failed(_) => true,
-        Processes::Known(processes) => !processes.is_empty(),
+        None => unobserved(given),
     };
     let nobody = merged.holders.is_empty();
-    if let Some(first) = declaration.unresolved.first().filter(|_| nobody) {
-        let more = match declaration.unresolved.len() - 1 {
-            0 => String::new(),
-            more => format!(", and {more} more"),
-        };
-        remarks.push(format!("it may be what somebody holds: {first}{more}"));
+    if nobody {
+        remarks.extend(unresolved(declaration));
     }
-    // Of one owner nothing needs to be told apart.
-    if processes.is_none() && !merged.is_exclusive() && (is_used || !nobody) {
+    // Of one owner nothing needs to be told apart, and a device that nobody uses is free.
+    let is_used = matches!(&device.processes, Processes::Known(some) if !some.is_empty());
+    if !is_matched && !merged.is_exclusive() && (is_used || !nobody) {
         remarks.extend(why);
     }
     limit(&mut merged, &mut remarks);
     merged.remarks = remarks;
     merged
+}
+
+/// What somebody was given may be any device that has no holder.
+fn unresolved(declaration: &Declaration) -> Option<String> {
+    let first = declaration.unresolved.first()?;
+    let more = match declaration.unresolved.len() - 1 {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    Some(format!("it may be what somebody holds: {first}{more}"))
+}
+
+/// Those who were given the device, and nothing of what they do.
+fn unobserved(given: Vec<Party>) -> Merged {
+    let usage = Usage::UNKNOWN;
+    Merged {
+        holders: given.into_iter().map(|party| Party { usage, ..party }).collect(),
+        others: usage,
+        is_used_by_others: false,
+        basis: Basis::Equal,
+        remarks: Vec::new(),
+    }
 }
 
 /// Those who were given the device, in an order of their own.
