@@ -54,9 +54,11 @@ pub fn place(text: &str, is_known: impl Fn(&str) -> bool) -> Place {
     }
 }
 
-/// What follows the second colon of each line; a path may hold colons of its own.
+/// What follows the second colon of each line; a path may hold colons of its own. The kernel notes
+/// it where a process has outlived its cgroup.
 fn paths(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().filter_map(|line| line.splitn(3, ':').nth(2))
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.map(|path| path.strip_suffix(" (deleted)").unwrap_or(path))
 }
 
 fn segments(path: &str) -> impl Iterator<Item = &str> {

@@ -124,15 +124,15 @@ pub fn split(
         }
     };
     let counts = Counts::of(parties);
-    let idle = utilization == Some(0.0);
     let part = |(party, used): (&Party, Option<f64>)| {
         let mut part = Part::default();
         if basis == Basis::Equal && party.is_declared {
             part.share = Some(counts.equal(party));
         }
-        let power = readings.value(Metric::PowerDraw).zip(used).map(|(power, used)| match idle {
-            true => power * counts.any(party),
-            false => power * (used / utilization.unwrap_or(f64::INFINITY)),
+        let power = readings.value(Metric::PowerDraw).zip(used.zip(utilization));
+        let power = power.map(|(power, (used, whole))| match whole {
+            0.0 => power * counts.any(party),
+            _ => power * (used / whole),
         });
         let percent = party.usage.memory_mib.zip(total).map(|(used, total)| used / total * 100.0);
         let own = [

@@ -65,6 +65,8 @@ fn every_runtime_and_both_versions_lead_to_the_pod_and_its_container() {
         ("0::/kubepods.slice/kubepods-pod{P2_}.slice", pod(P2, None)),
         ("0::/kubepods.slice/kubepods-pod{P2_}.slice/crio-conmon-{B}.scope", pod(P2, None)),
         ("0::/kubepods/pod{P1}/{A}/docker/{B}", pod(P1, Some(A))),
+        ("0::/kubepods/pod{P1}/{A} (deleted)", pod(P1, Some(A))),
+        ("0::/kubepods/pod{P1} (deleted)", pod(P1, None)),
         ("0::/libpod-{B}.scope", Place::Container(B.into())),
         ("0::/docker/{B}/init", Place::Container(B.into())),
         ("0::/user.slice/user-1000.slice/session-3.scope", Place::Host),
