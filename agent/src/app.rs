@@ -24,13 +24,16 @@ use crate::collector::Collector;
 use crate::config::RunConfig;
 use crate::config::alone::ReadConfig;
 use crate::config::owners::OwnerConfig;
+use crate::device::SourceSpec;
 use crate::engine::scrape::Limits;
 use crate::engine::{DEFAULT_INTERVAL, Engines, Scraper};
 use crate::local;
 use crate::local::http::Pages;
 use crate::owner::declared::Resources;
 use crate::owner::file::HoldersFile;
+use crate::owner::handover::Handovers;
 use crate::owner::kubelet::{self, Kubelet};
+use crate::owner::process::Procfs;
 use crate::uplink::Uplink;
 use crate::uplink::address::Gateway;
 
@@ -179,7 +182,10 @@ fn collector(
         bail!("the node's name has {length} bytes; 1 to {MAX_NAME} are accepted");
     }
     let holders = config.holders.as_deref().map(HoldersFile::open);
-    let OwnerConfig { kubelet_socket, gpu_resources, .. } = config.owners;
+    let OwnerConfig { kubelet_socket, gpu_resources, proc_root, pod_logs } = config.owners;
+    // What is replayed or made up runs no processes here.
+    let is_here = matches!(config.source, SourceSpec::Nvml { .. });
+    let processes = is_here.then(|| Procfs::new(proc_root, pod_logs));
     let kubelet = kubelet_socket.map(|socket| {
         let resources = Resources { extra: gpu_resources };
         Kubelet::new(kubelet::Settings::new(socket, resources), briefs.clone())
@@ -189,7 +195,9 @@ fn collector(
         holders: holders.transpose()?,
         engines: Engines::default(),
         kubelet,
+        processes,
         briefs,
+        handovers: Handovers::default(),
         interval: config.interval,
     })
 }

@@ -20,7 +20,9 @@ use crate::engine::Engines;
 use crate::frame::{Taken, assemble};
 use crate::owner::declared::Declaration;
 use crate::owner::file::HoldersFile;
+use crate::owner::handover::Handovers;
 use crate::owner::kubelet::Kubelet;
+use crate::owner::process::{ProcessOwners, Procfs};
 use crate::owner::{Declared, Known, resolve};
 
 /// The newest frame; none before the first tick.
@@ -42,8 +44,12 @@ pub struct Collector {
     pub engines: Engines,
     /// The node's kubelet, where it is to be asked.
     pub kubelet: Option<Kubelet>,
+    /// The node's processes, where they are to be looked at.
+    pub processes: Option<Procfs>,
     /// What the gateways say of this node.
     pub briefs: watch::Receiver<Option<Arc<Brief>>>,
+    /// Devices that changed hands.
+    pub handovers: Handovers,
     /// Time between two ticks.
     pub interval: Duration,
 }
@@ -127,16 +133,19 @@ impl Collector {
         let mut observation = self.source.observe(now);
         self.engines.add(&mut observation, now);
         let brief = self.briefs.borrow().clone();
-        let declaration = self
-            .kubelet
-            .as_mut()
-            .map_or(&nobody, |kubelet| kubelet.declaration(brief.as_ref(), &observation.devices));
+        let unread = ProcessOwners::unread();
+        let processes = self.processes.as_mut();
+        let processes = processes.map_or(&unread, |p| p.look(&observation, brief.as_ref(), now));
+        let kubelet = self.kubelet.as_mut();
         let known = Known {
             file: self.holders.as_mut().map_or(&none, |file| file.declared(now)),
-            declaration,
-            brief: brief.as_deref(),
+            declaration: kubelet.map_or(&nobody, |kubelet| {
+                kubelet.declaration(brief.as_ref(), &observation.devices)
+            }),
+            processes,
         };
-        let owners = resolve(&observation, known);
+        let mut owners = resolve(&observation, known);
+        self.handovers.mark(&observation, &mut owners, now);
         let kubelet = self.kubelet.as_ref().map(Kubelet::counts);
         Taken { frame: assemble(observation, owners, previous), at: now, kubelet }
     }

@@ -1,7 +1,8 @@
 //! Pure: observation and owners → the frame that travels.
 //!
 //! Guarantees: the inventory is the same `Arc` as before for as long as nothing in it changes, so
-//! "changed" is a comparison of pointers; the sample runs parallel to the inventory.
+//! "changed" is a comparison of pointers; the sample runs parallel to the inventory, and has nothing
+//! of a device that has just changed hands.
 
 use std::sync::Arc;
 
@@ -41,11 +42,9 @@ pub fn assemble(
             holders: owners.holders,
             reason: both(device.reason, owners.reason),
         });
-        sample.devices.push(Some(DeviceSample {
-            age: device.age,
-            readings: device.readings,
-            held: owners.held,
-        }));
+        let (age, readings, held) = (device.age, device.readings, owners.held);
+        let read = (!owners.is_handed_over).then_some(DeviceSample { age, readings, held });
+        sample.devices.push(read);
     }
     for engine in observation.engines {
         inventory.engines.push(engine.engine);

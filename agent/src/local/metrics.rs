@@ -123,6 +123,15 @@ struct Share {
     estimated: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, EncodeLabelSet)]
+struct Held {
+    #[prometheus(flatten)]
+    device: OfDevice,
+    source: &'static str,
+    estimated: &'static str,
+    undeclared: &'static str,
+}
+
 #[derive(Clone, Debug, EncodeLabelSet)]
 struct Failure {
     #[prometheus(flatten)]
@@ -278,19 +287,32 @@ fn about_devices(registry: &mut Registry, view: &View<'_>) {
 }
 
 fn shares(registry: &mut Registry, view: &View<'_>) {
+    let mut holders: Vec<(Held, f64)> = Vec::new();
     let mut shares = Vec::new();
     let mut left = Vec::new();
+    let word = |flag| if flag { "true" } else { "false" };
     for view in &view.devices {
         for (place, holder) in view.holders() {
-            let Some(share) = holder.share else { continue };
             let device = holder_label(view, place);
-            let estimated = if holder.estimated { "true" } else { "false" };
-            shares.push((Share { device, source: holder.source.name(), estimated }, share));
+            let (source, estimated) = (holder.source.name(), word(holder.estimated));
+            let undeclared = word(holder.undeclared);
+            let held = Held { device: device.clone(), source, estimated, undeclared };
+            if holders.iter().all(|(known, _)| *known != held) {
+                holders.push((held, 1.0));
+            }
+            let Some(share) = holder.share else { continue };
+            shares.push((Share { device, source, estimated }, share));
         }
         if let Some(unattributed) = view.unattributed() {
             left.push((label(view), unattributed));
         }
     }
+    put(
+        registry,
+        "holder_info",
+        "A container that holds the device, and what its part of it rests on",
+        holders,
+    );
     put(registry, "holder_share_ratio", "The holder's share of the device", shares);
     put(registry, "unattributed_ratio", "Share of a held device that no holder has", left);
 }
@@ -322,6 +344,11 @@ fn readings(registry: &mut Registry, view: &View<'_>, series: &Series) {
         }
     }
     put(registry, &format!("holder_{name}"), help, parts);
+    // Nothing is left of a device that one has all of.
+    let shared = view.devices.iter().filter(|view| view.sole_holder().is_none());
+    let left = shared.filter_map(|view| Some((label(view), base(view.left(metric)?))));
+    let help = format!("What of {name} no holder of the device has");
+    put(registry, &format!("unattributed_{name}"), &help, left.collect());
 }
 
 /// A container that holds a device twice is one line with the sum.

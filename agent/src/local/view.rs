@@ -141,6 +141,17 @@ impl<'a> DeviceView<'a> {
         (!holders.is_empty() && left > ROUNDING).then(|| (left * 1e9).round() / 1e9)
     }
 
+    /// What of `metric` is no holder's, where it is split by holder and every part is known.
+    pub fn left(&self, metric: Metric) -> Option<f64> {
+        if self.device.holders.is_empty() || !metric.is_split_by_share() {
+            return None;
+        }
+        let whole = self.readings.value(metric)?;
+        let parts = self.holders().map(|(place, _)| self.part(place, metric));
+        let left = (whole - parts.sum::<Option<f64>>()?).max(0.0);
+        Some((left * 1e9).round() / 1e9)
+    }
+
     /// Why its holders are not known and why readings failed, where there is something to say.
     pub fn reason(&self) -> Option<String> {
         let mut said: Vec<String> = self.device.reason.iter().map(|why| why.to_string()).collect();

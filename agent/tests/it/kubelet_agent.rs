@@ -10,6 +10,7 @@ use agent::config::RunConfig;
 use agent::device::SourceSpec;
 use agent::device::replay::ReplayEnd;
 use agent::engine::Engines;
+use agent::owner::handover::Handovers;
 use agent::owner::kubelet::Kubelet;
 use proto::kubelet::PodResources;
 use proto::uplink::agent_message::Body;
@@ -39,6 +40,8 @@ async fn collected(pods: Vec<PodResources>) -> Vec<Holder> {
     let source = SourceSpec::Replay(unheld(folder.path()));
     let mut collector = Collector {
         engines: Engines::default(),
+        processes: None,
+        handovers: Handovers::default(),
         source: source.open(&"n".into(), ReplayEnd::Hold).unwrap(),
         holders: None,
         kubelet: Some(Kubelet::new(settings, briefs.subscribe())),

@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that finds no value should stop there")]
 
+mod attribution;
+mod attribution_any;
+mod cgroups;
 mod cli;
 mod declared;
 mod device_ids;
@@ -12,10 +15,12 @@ mod engine_scrape;
 mod engines;
 mod fake_nvml;
 mod frame;
+mod handovers;
 mod kubelet;
 mod kubelet_agent;
 mod kubelet_server;
 mod layering;
+mod local_attribution;
 mod local_frames;
 mod local_nvml;
 mod local_outputs;
@@ -23,9 +28,11 @@ mod local_processes;
 mod nvml;
 mod owner;
 mod process;
+mod processes;
 mod replay;
 mod replay_file;
 mod simulated;
 mod site;
+mod split;
 mod support;
 mod uplink;

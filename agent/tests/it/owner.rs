@@ -6,6 +6,7 @@ use std::time::Duration;
 use agent::device::{Observation, ObservedDevice, ObservedHolder, Processes, Seat};
 use agent::owner::declared::Declaration;
 use agent::owner::file::{HoldersFile, parse};
+use agent::owner::process::ProcessOwners;
 use agent::owner::{Declared, Known, Owners, resolve};
 use proptest::prelude::*;
 use shared::frame::{HeldReading, HolderSource};
@@ -14,12 +15,6 @@ use shared::metric::Metric;
 use shared::reading::Readings;
 
 use crate::support::{at, logged};
-
-/// Nothing but a holders file.
-pub(crate) fn known(file: &Declared) -> Known<'_> {
-    static NOBODY: LazyLock<Declaration> = LazyLock::new(Declaration::default);
-    Known { file, declaration: &NOBODY, brief: None }
-}
 
 pub(crate) fn holder(pod: &str, share: Option<f64>) -> ObservedHolder {
     ObservedHolder {
@@ -50,10 +45,29 @@ pub(crate) fn device(uuid: &str, holders: Vec<ObservedHolder>) -> ObservedDevice
     }
 }
 
+static NOBODY: LazyLock<Declaration> = LazyLock::new(Declaration::default);
+static UNREAD: LazyLock<ProcessOwners> = LazyLock::new(ProcessOwners::unread);
+static NO_FILE: LazyLock<Declared> = LazyLock::new(Declared::new);
+
+/// Nothing but a holders file.
+pub(crate) fn known(file: &Declared) -> Known<'_> {
+    Known { file, declaration: &NOBODY, processes: &UNREAD }
+}
+
+/// No holders file.
+pub(crate) fn knowing<'a>(declaration: &'a Declaration, processes: &'a ProcessOwners) -> Known<'a> {
+    Known { file: &NO_FILE, declaration, processes }
+}
+
+/// The owners where only the source names any.
+pub(crate) fn written(observation: &Observation) -> Vec<Owners> {
+    resolve(observation, known(&NO_FILE))
+}
+
 fn owners(holders: Vec<ObservedHolder>) -> Owners {
     let observation =
         Observation { devices: vec![device("GPU-a", holders)], ..Observation::default() };
-    resolve(&observation, known(&Declared::new())).remove(0)
+    written(&observation).remove(0)
 }
 
 fn shares(shares: &[Option<f64>]) -> Vec<(f64, bool)> {
