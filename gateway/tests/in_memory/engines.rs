@@ -224,6 +224,12 @@ fn a_composite_whose_one_part_fails_everywhere_holds_while_another_is_fresh() {
     };
     let nan = || Reading::Failed("vllm:kv_cache_usage_perc is NaN".into());
     assert_eq!(with(1.0, 16.0, nan()), Ok(200.0), "hold");
+    let held = world.assess("llm", &[("profile", "vllm")], at(1.5)).unwrap().verdict.reason;
+    assert_eq!(
+        held.to_string(),
+        "kv_cache_usage: 0 of 2 replicas report (vllm:kv_cache_usage_perc is NaN); \
+         2 missing could tip it either way, so nothing moves"
+    );
     assert_eq!(with(20.0, 16.0, nan()), Ok(800.0), "the queue alone asks for more");
     assert_eq!(with(1.0, 16.0, Reading::Ok(20.0)), Ok(50.0), "2 pods × max(20, 25, 25) %");
     assert_eq!(with(0.0, 48.0, Reading::Ok(72.0)), Ok(180.0), "2 pods × max(0, 75, 90) %");
