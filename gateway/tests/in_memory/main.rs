@@ -4,6 +4,7 @@
 
 mod cases;
 mod decision;
+mod engine_asks;
 mod engines;
 mod explained;
 mod kube_index;
