@@ -4,6 +4,7 @@
 
 mod cases;
 mod decision;
+mod demand;
 mod explained;
 mod kube_index;
 mod layering;

@@ -1,5 +1,7 @@
 //! Demand from outside: real HTTP servers as routers, from zero to the stream and back.
 
+#![expect(clippy::unwrap_used, reason = "what a test cannot do without may end it")]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,28 +37,30 @@ scaledObjects:
 #[derive(Clone)]
 struct TestRouter {
     address: SocketAddr,
-    page: Arc<Mutex<(StatusCode, String)>>,
-    looks: Arc<AtomicUsize>,
+    page: TestPage,
     server: Arc<JoinHandle<()>>,
+}
+
+#[derive(Clone)]
+struct TestPage {
+    status: Arc<Mutex<(StatusCode, String)>>,
+    looks: Arc<AtomicUsize>,
 }
 
 impl TestRouter {
     async fn start(page: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let page = Arc::new(Mutex::new((StatusCode::OK, page.to_owned())));
-        let looks = Arc::new(AtomicUsize::new(0));
-        let state = (page.clone(), looks.clone());
-        let app = Router::new().fallback(Self::look).with_state(state);
+        let status = Arc::new(Mutex::new((StatusCode::OK, page.to_owned())));
+        let page = TestPage { status, looks: Arc::default() };
+        let app = Router::new().fallback(Self::look).with_state(page.clone());
         let server = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Self { address, page, looks, server: Arc::new(server) }
+        Self { address, page, server: Arc::new(server) }
     }
 
-    async fn look(
-        State((page, looks)): State<(Arc<Mutex<(StatusCode, String)>>, Arc<AtomicUsize>)>,
-    ) -> Response {
-        let look = looks.fetch_add(1, Ordering::SeqCst);
-        let (status, text) = page.lock().clone();
+    async fn look(State(page): State<TestPage>) -> Response {
+        let look = page.looks.fetch_add(1, Ordering::SeqCst);
+        let (status, text) = page.status.lock().clone();
         if status.is_redirection() {
             return (status, [(header::LOCATION, text)]).into_response();
         }
@@ -69,15 +73,15 @@ impl TestRouter {
     }
 
     fn says(&self, page: &str) {
-        *self.page.lock() = (StatusCode::OK, page.to_owned());
+        self.answers(StatusCode::OK, page);
     }
 
     fn answers(&self, status: StatusCode, page: &str) {
-        *self.page.lock() = (status, page.to_owned());
+        *self.page.status.lock() = (status, page.to_owned());
     }
 
     fn looks(&self) -> usize {
-        self.looks.load(Ordering::SeqCst)
+        self.page.looks.load(Ordering::SeqCst)
     }
 
     /// Waits until it was read so many times more.
@@ -232,6 +236,14 @@ async fn the_page_is_read_only_while_no_pod_is_ready() {
 
     gateway.rewrite(AT_ZERO);
     trigger.becomes(3.0).await;
+    gateway.rewrite("{}");
+    eventually("nor for a ScaledObject that is gone", async || {
+        match gateway.metric("gpu_gateway_demand_sources", "").await {
+            0.0 => Ok(()),
+            sources => Err(sources),
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
