@@ -6,6 +6,7 @@ mod cases;
 mod decision;
 mod engine_asks;
 mod engines;
+mod demand;
 mod explained;
 mod kube_index;
 mod layering;

@@ -3,6 +3,7 @@
 mod api_server;
 mod check;
 mod demand;
+mod demand_page;
 mod directory_file;
 mod e2e_script;
 mod engines;
