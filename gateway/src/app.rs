@@ -124,7 +124,8 @@ impl App {
         info!(%keda, %agents, %http, "serving");
         let (ingest_counts, calls) = (ingest::Counts::default(), scaler::Calls::default());
         let metrics = Arc::new(Metrics::new(&ingest_counts, &calls));
-        let ingest = Ingest::new(self.fleet.clone(), self.clock, ingest_counts, shutdown.clone());
+        let (fleet, directory) = (self.fleet.clone(), self.answers.directory().clone());
+        let ingest = Ingest::new(fleet, directory, self.clock, ingest_counts, shutdown.clone());
         let scaler = Scaler::new(self.answers.clone(), calls, shutdown.clone());
         let pages = Pages::new(self.answers.clone(), metrics, shutdown.clone());
 

@@ -5,6 +5,8 @@
 //! invents nothing. Sources (a file, the API server) replace the snapshot and keep, in
 //! `Workload::after`, what a single look at the cluster cannot show: since when.
 
+/// The cluster by node.
+pub mod by_node;
 /// The directory from a YAML file, reloaded when it changes.
 pub mod file;
 /// The directory from the Kubernetes API, kept current by watches.
@@ -13,6 +15,7 @@ pub mod kube;
 pub mod startup;
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +26,7 @@ use shared::process::Clock;
 use shared::time::Timestamp;
 use tokio::sync::watch;
 
+use self::by_node::{ByNode, OfNode};
 use self::startup::{Startup, Startups};
 use crate::trigger::observed::TargetType;
 use crate::trigger::profile::Profiles;
@@ -57,6 +61,7 @@ pub struct Snapshot {
     workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
     /// Pods of workloads that are scaled → by what, and how long their past is needed for it.
     scaled_pods: HashMap<PodKey, Scaled>,
+    nodes: ByNode,
 }
 
 /// What scales a pod.
@@ -113,7 +118,7 @@ pub enum Absent {
 }
 
 /// One trigger as declared.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DeclaredTrigger {
     /// Its place in the list of all triggers: KEDA names the HPA's metric `s<index>-…`.
     pub index: usize,
@@ -175,6 +180,48 @@ pub struct Pod {
     pub since: Timestamp,
     /// Why the scheduler has no place for it; `None` where it has, or is not known.
     pub unscheduled: Option<Arc<str>>,
+    /// Its containers: init, ordinary and ephemeral ones; empty where the source does not say.
+    pub containers: Box<[Container]>,
+}
+
+/// A container of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Container {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The runtime's id for it; `None` until it was started.
+    pub id: Option<ContainerId>,
+}
+
+/// A container's id as every runtime that keeps to the CRI makes it: 64 hexadecimal digits. Kept
+/// as what they stand for, because there are as many as there are containers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ContainerId([u8; 32]);
+
+impl ContainerId {
+    /// Reads the 64 digits; `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|d| u8::try_from(d).ok());
+        let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
+        let pairs: &[[u8; 2]; 32] = pairs.try_into().ok()?;
+        let mut id = [0; 32];
+        for (byte, [high, low]) in id.iter_mut().zip(pairs) {
+            *byte = digit(*high)? << 4 | digit(*low)?;
+        }
+        Some(Self(id))
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// A pod that was Ready once and is so no more.
@@ -370,6 +417,17 @@ impl Snapshot {
             snapshot.objects.entry(namespace).or_default().insert(name, Arc::new(object));
         }
         snapshot
+    }
+
+    /// The same, with the cluster by node.
+    #[must_use]
+    pub fn with_nodes(self, nodes: ByNode) -> Self {
+        Self { nodes, ..self }
+    }
+
+    /// What is known of `node`.
+    pub fn node(&self, node: &NodeName) -> OfNode {
+        self.nodes.node(node)
     }
 
     /// When it was last known to be true.

@@ -3,7 +3,7 @@
 //! A module may use only modules listed above it; `config` and `app` come last and know them all.
 //!
 //! ```text
-//!  agents ──▶ ingest ──▶ fleet ──┐
+//!  agents ◀──▶ ingest ─▶ fleet ──┐
 //!                                ├──▶ answer ──▶ scaler ──▶ KEDA
 //!  kube ─▶ directory ────────────┤   (trigger     explain ─▶ http ──▶ people
 //!  KEDA's metadata ─▶ trigger ───┘    decides)
@@ -18,7 +18,10 @@ pub mod fleet;
 /// What only Kubernetes knows: scaled objects, replicas ordered, pods and their readiness.
 pub mod directory;
 
-/// The agents' stream, handed to the fleet.
+/// What an agent is told about its own node.
+pub mod brief;
+
+/// The agents' stream, handed to the fleet; and briefs, handed to the agents.
 pub mod ingest;
 
 /// One question about one trigger → one answer; the only conductor.

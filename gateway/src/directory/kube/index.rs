@@ -15,6 +15,7 @@ use shared::time::Timestamp;
 use super::object::{Declared, Target};
 use super::pod::LabelledPod;
 use super::selector::Selector;
+use crate::directory::by_node::ByNode;
 use crate::directory::{Absent, Pod, ScaledKind, ScaledObject, Snapshot, Workload};
 
 /// What one watch sees.
@@ -101,6 +102,7 @@ pub struct Index {
     churn: HashMap<Arc<str>, u64>,
     /// When all of it was last known to be true.
     as_of: Option<Timestamp>,
+    nodes: ByNode,
 }
 
 struct Watch {
@@ -123,6 +125,7 @@ impl Index {
             dirty: HashSet::new(),
             churn: HashMap::new(),
             as_of: None,
+            nodes: ByNode::default(),
         }
     }
 
@@ -170,7 +173,13 @@ impl Index {
             Item::Scaled(declared, look_back) => {
                 let key = declared.object.key.clone();
                 self.stir(&key.namespace);
-                self.objects.insert((declared.object.kind, key), (*declared, look_back));
+                let asks = |d: &Declared| (d.target.clone(), d.object.triggers.clone());
+                let asked = asks(&declared);
+                let key = (declared.object.kind, key);
+                let before = self.objects.insert(key, (*declared, look_back));
+                if before.is_none_or(|(before, _)| asks(&before) != asked) {
+                    self.nodes.declare();
+                }
             }
             Item::Pod(mut new) => {
                 let key = new.pod.key.clone();
@@ -182,7 +191,13 @@ impl Index {
                 }
                 let came_or_went =
                     before.is_none_or(|before| before.pod.exists() != new.pod.exists());
-                pods.insert(key.name, *new);
+                let pod = new.pod.clone();
+                if let Some(before) = pods.insert(key.name, *new)
+                    && before.pod.node != pod.node
+                {
+                    self.nodes.remove(&before.pod);
+                }
+                self.nodes.put(pod);
                 self.dirty.insert(key.namespace.clone());
                 if came_or_went {
                     self.stir(&key.namespace);
@@ -195,11 +210,18 @@ impl Index {
         let (namespace, was_known) = match key {
             Key::Scaled(kind, key) => {
                 let removed = self.objects.remove(&(*kind, key.clone()));
+                if removed.is_some() {
+                    self.nodes.declare();
+                }
                 (&key.namespace, removed.is_some())
             }
             Key::Pod(key) => {
                 let pods = self.pods.get_mut(&key.namespace);
-                (&key.namespace, pods.is_some_and(|pods| pods.remove(&key.name).is_some()))
+                let removed = pods.and_then(|pods| pods.remove(&key.name));
+                if let Some(removed) = &removed {
+                    self.nodes.remove(&removed.pod);
+                }
+                (&key.namespace, removed.is_some())
             }
         };
         if was_known {
@@ -218,6 +240,12 @@ impl Index {
         // What cannot be read now is what it was.
         let keeps = matches!((before, &found), (Some(Ok(_)), Err(Absent::Unread(_))));
         if !keeps && before != Some(&found) {
+            let selector = |found: &Result<Scale, Absent>| {
+                found.as_ref().ok().map(|scale| scale.selector.clone())
+            };
+            if before.and_then(selector) != selector(&found) {
+                self.nodes.declare();
+            }
             self.dirty.insert(target.key.namespace.clone());
             self.scales.insert(target, found);
         }
@@ -287,7 +315,13 @@ impl Index {
                 .map_or(Duration::ZERO, |(_, time)| *time)
         };
         let as_of = *self.as_of.get_or_insert(now);
-        Snapshot::new(as_of, self.workloads.values().cloned(), objects, look_back)
+        let snapshot = Snapshot::new(as_of, self.workloads.values().cloned(), objects, look_back);
+        snapshot.with_nodes(self.nodes.clone())
+    }
+
+    /// What is known by node, to add what drivers publish.
+    pub fn nodes_mut(&mut self) -> &mut ByNode {
+        &mut self.nodes
     }
 
     /// ScaledJobs first: where both have one name, the ScaledObject is the one that is shown.
