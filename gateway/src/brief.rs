@@ -10,6 +10,9 @@ use shared::identity::NodeName;
 use crate::directory::kube::pod::CONFIG_HASH;
 use crate::directory::{Phase, Pod, Snapshot};
 
+/// Containers of one brief: with them it stays below what a gRPC message may have.
+const ALL_CONTAINERS: usize = 8_192;
+
 /// The brief of `node`: every pod of it that the directory knows, scaled or not, because
 /// strangers on a device must be named too.
 pub fn brief(snapshot: &Snapshot, node: &NodeName) -> Brief {
@@ -17,7 +20,9 @@ pub fn brief(snapshot: &Snapshot, node: &NodeName) -> Brief {
     let (mut unfinished, finished): (Vec<&Pod>, Vec<&Pod>) =
         of_node.pods().iter().map(|pod| &**pod).partition(|pod| !is_finished(pod));
     unfinished.extend(finished);
-    let mut pods: Vec<_> = unfinished.into_iter().filter_map(briefed).take(MAX_PODS).collect();
+    let mut room = ALL_CONTAINERS;
+    let pods = unfinished.into_iter().filter_map(|pod| briefed(pod, &mut room));
+    let mut pods: Vec<_> = pods.take(MAX_PODS).collect();
     pods.sort_by(|a, b| a.key.cmp(&b.key));
     let mut devices = of_node.devices().to_vec();
     devices.sort_by(|a, b| {
@@ -38,16 +43,20 @@ fn is_hash(text: &str) -> bool {
 }
 
 /// One pod; `None` without a UID, by which agents tell it from its namesakes.
-fn briefed(pod: &Pod) -> Option<BriefedPod> {
-    let containers = pod.containers.iter().take(MAX_CONTAINERS).map(|container| BriefedContainer {
+fn briefed(pod: &Pod, room: &mut usize) -> Option<BriefedPod> {
+    let uid = pod.uid.clone()?;
+    let containers = pod.containers.iter().take(MAX_CONTAINERS.min(*room));
+    let containers = containers.map(|container| BriefedContainer {
         name: container.name.clone(),
         id: container.id.map(|id| id.to_string().into()),
     });
+    let containers: Vec<_> = containers.collect();
+    *room -= containers.len();
     Some(BriefedPod {
         key: pod.key.clone(),
-        uid: pod.uid.clone()?,
+        uid,
         cgroup_uid: pod.annotation(CONFIG_HASH).filter(|hash| is_hash(hash)).map(Into::into),
-        containers: containers.collect(),
+        containers,
         finished: is_finished(pod),
         ip: pod.ip.clone(),
         // INTEGRATOR: `crate::engine::target(…)` of this pod, the one call site.

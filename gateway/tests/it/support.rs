@@ -24,6 +24,7 @@ use proto::keda::{
 use proto::uplink::agent_message::Body;
 use proto::uplink::uplink_client::UplinkClient;
 use proto::uplink::{AgentMessage, GatewayMessage, Hello, Welcome, gateway_message};
+use shared::brief::Brief;
 use shared::frame::{
     Device, DeviceSample, Engine, EngineSample, Holder, HolderSource, Inventory, Mig, Sample,
 };
@@ -706,6 +707,20 @@ impl Uplink {
         match reply.and_then(|reply| reply.body) {
             Some(gateway_message::Body::Welcome(welcome)) => Ok(welcome),
             other => panic!("instead of a Welcome: {other:?}"),
+        }
+    }
+
+    /// Waits for the next brief: its version and what it says.
+    pub(crate) async fn brief(&mut self) -> Result<(u64, Brief), Status> {
+        let reply = soon("a brief", self.replies.message()).await?;
+        match reply.and_then(|reply| reply.body) {
+            Some(gateway_message::Body::Brief(message)) => {
+                let version = message.version;
+                let (brief, refusals) = proto::brief::from_wire(message);
+                assert_eq!(refusals, Vec::<String>::new(), "an agent takes all of it");
+                Ok((version, brief))
+            }
+            other => panic!("instead of a Brief: {other:?}"),
         }
     }
 

@@ -70,8 +70,7 @@ impl Follower {
                     };
                     let clock = self.clock;
                     let mut texts = Interner::default();
-                    let action =
-                        |event| pod_action(event, clock, &mut texts).map(Said::Action);
+                    let action = |event| pod_action(event, clock, &mut texts).map(Said::Action);
                     self.run(number, "pods", (api, Config::default()), action).await;
                 }
                 What::Scaled(kind) => {
