@@ -1,7 +1,7 @@
 //! A Kubernetes API server as far as the gateway uses one: list in pages, watch with bookmarks,
 //! 410 Gone, discovery and `/scale`, over a real socket; and it can be slow, away or break off.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -46,6 +46,8 @@ struct World {
     forbidden: Option<&'static str>,
     slow_lists: Duration,
     is_away: bool,
+    /// Every `group/version` of which something was listed or watched.
+    versions: BTreeSet<String>,
     /// Method-less log: `group/resource[/scale] verb` → how often.
     calls: BTreeMap<(String, String, String), u64>,
 }
@@ -211,6 +213,12 @@ impl ApiServer {
         self.shared.world.lock().calls.clone()
     }
 }
+impl ApiServer {
+    /// Every `group/version` of which something was asked, discovery left out.
+    pub(crate) fn versions(&self) -> BTreeSet<String> {
+        self.shared.world.lock().versions.clone()
+    }
+}
 
 fn status(code: u16, reason: &str, message: &str) -> Value {
     json!({
@@ -266,7 +274,9 @@ async fn answer(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
 fn called(shared: &Shared, version: &str, resource: &str, verb: &str) {
     let group = version.split_once('/').map_or("", |(group, _)| group);
     let call = (group.to_owned(), resource.to_owned(), verb.to_owned());
-    *shared.world.lock().calls.entry(call).or_default() += 1;
+    let mut world = shared.world.lock();
+    *world.calls.entry(call).or_default() += 1;
+    world.versions.insert(version.to_owned());
 }
 
 /// The served groups, as far as they are asked for.

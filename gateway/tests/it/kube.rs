@@ -13,7 +13,10 @@ use crate::support::{Node, TestGateway, eventually, gpu};
 const UTILIZATION: &[(&str, &str)] = &[("targetValue", "70")];
 
 /// A gateway that knows its cluster from `api`.
-async fn gateway_with(api: &ApiServer, tweak: impl FnOnce(&mut ServeConfig)) -> TestGateway {
+pub(crate) async fn gateway_with(
+    api: &ApiServer,
+    tweak: impl FnOnce(&mut ServeConfig),
+) -> TestGateway {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("kubeconfig");
     api.kubeconfig(&path);
@@ -24,7 +27,7 @@ async fn gateway_with(api: &ApiServer, tweak: impl FnOnce(&mut ServeConfig)) -> 
     TestGateway::try_start_with(folder, config).await.expect("the gateway starts")
 }
 
-async fn gateway(api: &ApiServer) -> TestGateway {
+pub(crate) async fn gateway(api: &ApiServer) -> TestGateway {
     gateway_with(api, |_| {}).await
 }
 
