@@ -653,7 +653,11 @@ async fn push(
     loop {
         tokio::select! {
             () = leave.cancelled() => return uplink.end().await,
-            end = uplink.replies.message() => return end.map(|_| ()),
+            reply = uplink.replies.message() => match reply? {
+                // What it is told of its node does not concern it.
+                Some(_) => continue,
+                None => return Ok(()),
+            },
             () = changed.notified() => {}
             () = sleep(INTERVAL) => {}
         }
