@@ -4,7 +4,7 @@
 //! bounded by what an agent takes, with pods that may hold something before those that do not.
 
 use proto::brief::{MAX_CONTAINERS, MAX_PODS, MAX_PUBLISHED};
-use shared::brief::{Brief, BriefedContainer, BriefedPod};
+use shared::brief::{Brief, BriefedContainer, BriefedPod, EngineTarget};
 use shared::identity::NodeName;
 
 use crate::directory::kube::pod::CONFIG_HASH;
@@ -14,14 +14,18 @@ use crate::directory::{Phase, Pod, Snapshot};
 const ALL_CONTAINERS: usize = 8_192;
 
 /// The brief of `node`: every pod of it that the directory knows, scaled or not, because
-/// strangers on a device must be named too.
-pub fn brief(snapshot: &Snapshot, node: &NodeName) -> Brief {
+/// strangers on a device must be named too. `engine` says where a pod's engine is read, if it is.
+pub fn brief(
+    snapshot: &Snapshot,
+    node: &NodeName,
+    engine: impl Fn(&Pod) -> Option<EngineTarget>,
+) -> Brief {
     let of_node = snapshot.node(node);
     let (mut unfinished, finished): (Vec<&Pod>, Vec<&Pod>) =
         of_node.pods().iter().map(|pod| &**pod).partition(|pod| !is_finished(pod));
     unfinished.extend(finished);
     let mut room = ALL_CONTAINERS;
-    let pods = unfinished.into_iter().filter_map(|pod| briefed(pod, &mut room));
+    let pods = unfinished.into_iter().filter_map(|pod| briefed(pod, &mut room, &engine));
     let mut pods: Vec<_> = pods.take(MAX_PODS).collect();
     pods.sort_by(|a, b| a.key.cmp(&b.key));
     let mut devices = of_node.devices().to_vec();
@@ -43,7 +47,11 @@ fn is_hash(text: &str) -> bool {
 }
 
 /// One pod; `None` without a UID, by which agents tell it from its namesakes.
-fn briefed(pod: &Pod, room: &mut usize) -> Option<BriefedPod> {
+fn briefed(
+    pod: &Pod,
+    room: &mut usize,
+    engine: impl Fn(&Pod) -> Option<EngineTarget>,
+) -> Option<BriefedPod> {
     let uid = pod.uid.clone()?;
     let containers = pod.containers.iter().take(MAX_CONTAINERS.min(*room));
     let containers = containers.map(|container| BriefedContainer {
@@ -59,7 +67,6 @@ fn briefed(pod: &Pod, room: &mut usize) -> Option<BriefedPod> {
         containers,
         finished: is_finished(pod),
         ip: pod.ip.clone(),
-        // INTEGRATOR: `crate::engine::target(…)` of this pod, the one call site.
-        engine: None,
+        engine: engine(pod),
     })
 }

@@ -44,8 +44,14 @@ pub fn seen_of(said: &[(&NodeView, PodView<'_>)], metric: Metric, into: &mut imp
             for (view, pod) in said {
                 for (claim, device) in pod.devices() {
                     let (reading, taken_at) = pod.reading(claim, metric);
-                    let (device, index) = (Some(device.uuid.clone()), device.index);
-                    into(Seen { device, index, reading, taken_at, interval: view.interval });
+                    into(Seen {
+                        device: Some(device.uuid.clone()),
+                        index: device.index,
+                        reading,
+                        taken_at,
+                        interval: view.interval,
+                        is_mig: device.mig.is_some(),
+                    });
                 }
             }
         }
@@ -58,6 +64,7 @@ pub fn seen_of(said: &[(&NodeView, PodView<'_>)], metric: Metric, into: &mut imp
                     reading: row.map_or(Reading::Unsupported, |row| row.readings.get(metric)),
                     taken_at: row.map(|row| row.taken_at),
                     interval: view.interval,
+                    is_mig: false,
                 })
             });
             // One pod has one engine, whatever several nodes say: the newest word counts.

@@ -79,7 +79,8 @@ impl Courier {
         let Ok(room) = self.replies.reserve().await else { return false };
         // While there was no room it may have changed again.
         let Some(snapshot) = self.directory.snapshot() else { return true };
-        let brief = brief(&snapshot, node);
+        // No engine is read yet: this is the one place that would name them.
+        let brief = brief(&snapshot, node, |_| None);
         told.of_node = snapshot.node(node);
         let digest = BuildHasherDefault::<DefaultHasher>::default().hash_one(&brief);
         if told.version == 0 || told.digest != digest {

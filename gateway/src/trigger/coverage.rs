@@ -106,9 +106,9 @@ fn state_of(
     match read(trigger, metric, seen, now) {
         Ok(value) => PodState::Reporting(value),
         Err(NotRead::Never) if for_how_long < trigger.stale_after => PodState::Starting,
-        Err(why @ (NotRead::Unsupported | NotRead::NoSuchDevice { .. })) => {
-            PodState::Unsupported(why)
-        }
+        Err(
+            why @ (NotRead::Unsupported | NotRead::UnsupportedByMig | NotRead::NoSuchDevice { .. }),
+        ) => PodState::Unsupported(why),
         Err(why) => PodState::Missing(why),
     }
 }

@@ -65,7 +65,7 @@ impl Cluster {
     }
 
     fn brief(&mut self, node: &str) -> Brief {
-        let brief = brief(&self.snapshot(), &node.into());
+        let brief = brief(&self.snapshot(), &node.into(), |_| None);
         let (taken, refusals) = from_wire(to_wire(1, &brief));
         assert_eq!((&taken, refusals), (&brief, Vec::new()), "an agent takes all of it");
         brief

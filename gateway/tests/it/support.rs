@@ -26,7 +26,8 @@ use proto::uplink::uplink_client::UplinkClient;
 use proto::uplink::{AgentMessage, GatewayMessage, Hello, Welcome, gateway_message};
 use shared::brief::Brief;
 use shared::frame::{
-    Device, DeviceSample, Engine, EngineSample, Holder, HolderSource, Inventory, Mig, Sample,
+    Device, DeviceSample, Engine, EngineSample, HeldReading, Holder, HolderSource, Inventory, Mig,
+    Sample,
 };
 use shared::identity::PodKey;
 use shared::metric::Metric;
@@ -429,6 +430,7 @@ pub(crate) struct Node {
 pub(crate) struct Gpu {
     device: Device,
     readings: BTreeMap<Metric, Reading>,
+    held: Vec<HeldReading>,
 }
 
 /// A GPU that `pod` (`namespace/name`) has for itself, with this utilisation.
@@ -444,6 +446,7 @@ pub(crate) fn gpu(uuid: &str, pod: &str, utilization: f64) -> Gpu {
             reason: None,
         },
         readings: BTreeMap::new(),
+        held: Vec::new(),
     };
     free.held_by(pod, 1.0).reads(Metric::GpuUtilization, utilization)
 }
@@ -469,6 +472,24 @@ impl Gpu {
         self
     }
 
+    /// Another holder, of which only what it does is known: this much utilisation.
+    pub(crate) fn used_by(mut self, holder: &str, source: HolderSource, utilization: f64) -> Self {
+        self = self.held_by(holder, 0.0);
+        let place = self.device.holders.len() - 1;
+        let last = &mut self.device.holders[place];
+        (last.share, last.source) = (None, source);
+        last.estimated = matches!(source, HolderSource::Memory | HolderSource::Equal);
+        let metric = Metric::GpuUtilization;
+        self.held.push(HeldReading { holder: place, metric, value: utilization });
+        self
+    }
+
+    /// Its last holder was not given it.
+    pub(crate) fn undeclared(mut self) -> Self {
+        self.device.holders.last_mut().expect("a holder").undeclared = true;
+        self
+    }
+
     /// What share its first holder has.
     pub(crate) fn shared(mut self, share: Option<f64>) -> Self {
         self.device.holders[0].share = share;
@@ -484,6 +505,7 @@ impl Gpu {
     /// Nobody holds it.
     pub(crate) fn free(mut self) -> Self {
         self.device.holders.clear();
+        self.held.clear();
         self
     }
 
@@ -562,7 +584,7 @@ impl Node {
             Some(DeviceSample {
                 age: Duration::ZERO,
                 readings: readings(&gpu.readings),
-                held: Vec::new(),
+                held: gpu.held.clone(),
             })
         });
         let engines = self
