@@ -7,6 +7,8 @@
 
 /// The cluster by node.
 pub mod by_node;
+/// Containers of pods, and the runtime's ids for them.
+pub mod container;
 /// The directory from a YAML file, reloaded when it changes.
 pub mod file;
 /// The directory from the Kubernetes API, kept current by watches.
@@ -15,7 +17,6 @@ pub mod kube;
 pub mod startup;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use shared::time::Timestamp;
 use tokio::sync::watch;
 
 use self::by_node::{ByNode, OfNode};
+use self::container::Container;
 use self::startup::{Startup, Startups};
 use crate::trigger::observed::TargetType;
 use crate::trigger::profile::Profiles;
@@ -182,46 +184,6 @@ pub struct Pod {
     pub unscheduled: Option<Arc<str>>,
     /// Its containers: init, ordinary and ephemeral ones; empty where the source does not say.
     pub containers: Box<[Container]>,
-}
-
-/// A container of a pod.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Container {
-    /// Its name.
-    pub name: Arc<str>,
-    /// The runtime's id for it; `None` until it was started.
-    pub id: Option<ContainerId>,
-}
-
-/// A container's id as every runtime that keeps to the CRI makes it: 64 hexadecimal digits. Kept
-/// as what they stand for, because there are as many as there are containers.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ContainerId([u8; 32]);
-
-impl ContainerId {
-    /// Reads the 64 digits; `None` for anything else.
-    pub fn parse(text: &str) -> Option<Self> {
-        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|d| u8::try_from(d).ok());
-        let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
-        let pairs: &[[u8; 2]; 32] = pairs.try_into().ok()?;
-        let mut id = [0; 32];
-        for (byte, [high, low]) in id.iter_mut().zip(pairs) {
-            *byte = digit(*high)? << 4 | digit(*low)?;
-        }
-        Some(Self(id))
-    }
-}
-
-impl fmt::Display for ContainerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for ContainerId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
 }
 
 /// A pod that was Ready once and is so no more.

@@ -208,6 +208,23 @@ fn a_change_touches_its_own_node_alone() {
 }
 
 #[test]
+fn one_pod_of_thousands_of_nodes_changes_one_brief() {
+    let mut cluster = Cluster::new();
+    let node = |n: u32| format!("node-{}", n % 2_000);
+    for n in 0..6_000 {
+        cluster.pod(&format!("pod-{n}"), Some(&node(n)), |_| {});
+    }
+    let before = cluster.snapshot();
+    cluster.pod("pod-4321", Some(&node(4321)), |pod| pod["status"]["podIP"] = json!("10.0.0.8"));
+    let after = cluster.snapshot();
+    let changed = (0..2_000).map(node).filter(|name| {
+        let name = name.as_str().into();
+        !before.node(&name).is_same_as(&after.node(&name))
+    });
+    assert_eq!(changed.collect::<Vec<_>>(), ["node-321"]);
+}
+
+#[test]
 fn the_highest_generation_of_a_pool_is_published_whatever_the_order() {
     let mut cluster = Cluster::new();
     assert!(cluster.slice("new", spec(7, &["gpu-1", "gpu-0"])));

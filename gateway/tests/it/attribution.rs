@@ -1,11 +1,14 @@
 //! Whose load is whose, as KEDA and people see it: MIG instances, shared GPUs, uninvited guests.
 
+use std::time::Duration;
+
 use shared::frame::HolderSource;
 use shared::metric::Metric;
 use shared::reading::Reading;
+use tokio::time::sleep;
 use tonic::Code;
 
-use crate::support::{Gpu, Node, TestGateway, eventually, gpu, refused};
+use crate::support::{Gpu, Node, Steady, TestGateway, eventually, gpu, refused};
 
 fn workloads(of: &[(&str, &[&str])]) -> String {
     let mut text = "workloads:\n".to_owned();
@@ -94,6 +97,29 @@ async fn o10_three_pods_on_one_card_have_what_their_processes_did() {
     unattributed(&gateway, 0.111111).await;
     gateway.trigger("ml/b", &target).await.becomes(0.0).await;
     gateway.trigger("ml/a", &target).await.becomes(80.0).await;
+}
+
+#[tokio::test]
+async fn o17_two_agents_of_a_node_may_list_holders_in_different_order() {
+    let of: [(&str, &[&str]); 2] = [("a", &["a1", "a2"]), ("b", &["b1"])];
+    let gateway = TestGateway::start(&workloads(&of)).await;
+    let old = gateway.agent(Node::new("n1").with(time_sliced(10.0))).await;
+    let (a, b) = (gateway.trigger("ml/a", &[]).await, gateway.trigger("ml/b", &[]).await);
+    a.becomes(80.0).await;
+    let steady = [Steady::watch(a, 80.0), Steady::watch(b, 10.0)];
+    let turned = gpu("GPU-1", "ml/x", 90.0)
+        .free()
+        .used_by("ml/b1", HolderSource::Process, 10.0)
+        .used_by("ml/a2", HolderSource::Process, 20.0)
+        .used_by("ml/a1", HolderSource::Process, 60.0);
+    let new = gateway.agent(Node::new("n1").with(turned)).await;
+    sleep(Duration::from_secs(1)).await;
+    old.leave().await.unwrap();
+    sleep(Duration::from_millis(500)).await;
+    for steady in steady {
+        steady.held().await;
+    }
+    new.leave().await.unwrap();
 }
 
 /// The first device of the first node has that share left, in the API and in the metrics.

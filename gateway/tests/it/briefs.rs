@@ -150,7 +150,7 @@ fn crowded(round: u32) -> String {
             text,
             "      - {{name: {name}, ready: true, node: n1, uid: u{n}, ip: 10.0.0.{round}}}"
         )
-        .unwrap();
+        .expect("a String takes all");
     }
     text
 }

@@ -16,7 +16,8 @@ use shared::time::Timestamp;
 
 use super::intern::Interner;
 use super::selector::{Labels, label};
-use crate::directory::{Container, ContainerId, Phase, Pod};
+use crate::directory::container::{Container, ContainerId};
+use crate::directory::{Phase, Pod};
 
 /// Pods of one LeaderWorkerSet group share this label.
 const GROUP: &str = "leaderworkerset.sigs.k8s.io/group-key";
