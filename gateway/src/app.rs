@@ -86,7 +86,8 @@ impl App {
         let AgentAuth::None = config.agent_auth;
         if !config.agent_listen.ip().is_loopback() {
             warn!(
-                "agents are not authenticated: whoever reaches their port can scale any workload"
+                "agents are not authenticated: whoever reaches their port can scale any workload, \
+                 and read which pods are on which node"
             );
         }
         Ok(Self {

@@ -120,7 +120,8 @@ fn gateway(registry: &mut Registry, answers: &Answers) {
 #[expect(clippy::cast_precision_loss, reason = "a node has at most 1024 devices")]
 fn nodes(registry: &mut Registry, answers: &Answers) {
     let now = answers.clock().now();
-    let [age, devices, undeclared] = [(); 3].map(|()| Family::<OfNode, Number>::default());
+    let [age, devices, undeclared, estimated] =
+        [(); 4].map(|()| Family::<OfNode, Number>::default());
     let [failed, device_age, utilization, memory, left] =
         [(); 5].map(|()| Family::<OfDevice, Number>::default());
     for node in answers.fleet().nodes() {
@@ -128,9 +129,11 @@ fn nodes(registry: &mut Registry, answers: &Answers) {
         let label = OfNode { node: node.name.to_string() };
         age.get_or_create(&label).set(now.since(view.received_at).as_secs_f64());
         devices.get_or_create(&label).set(view.inventory().devices.len() as f64);
-        let holders = view.inventory().devices.iter().flat_map(|device| &device.holders);
-        let strangers = holders.filter(|holder| holder.undeclared).count();
-        undeclared.get_or_create(&label).set(strangers as f64);
+        let holders = || view.inventory().devices.iter().flat_map(|device| &device.holders);
+        let count = holders().filter(|holder| holder.undeclared).count();
+        undeclared.get_or_create(&label).set(count as f64);
+        let count = holders().filter(|holder| holder.estimated).count();
+        estimated.get_or_create(&label).set(count as f64);
         for (at, device) in view.inventory().devices.iter().enumerate() {
             let label = OfDevice { node: node.name.to_string(), gpu_uuid: device.uuid.to_string() };
             if let Some(share) = unattributed(&view, at) {
@@ -152,6 +155,8 @@ fn nodes(registry: &mut Registry, answers: &Answers) {
     registry.register("node_devices", "Devices the node reports", devices);
     let help = "Containers that use a device of the node without having been given it";
     registry.register("node_undeclared_holders", help, undeclared);
+    let help = "Containers whose part of a device of the node is a guess";
+    registry.register("node_estimated_holders", help, estimated);
     registry.register(
         "device_failed_readings",
         "Metrics of the device that could not be read",

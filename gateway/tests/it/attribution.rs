@@ -190,7 +190,8 @@ async fn estimates_and_uninvited_guests_are_told() {
     assert_eq!((&device["source"], &device["estimated"]), (&"memory".into(), &true.into()));
     assert_eq!(gateway.explain("ml/c").await["warnings"], serde_json::json!([]));
     let undeclared = gateway.metric("gpu_gateway_node_undeclared_holders", "n1").await;
-    assert_eq!(undeclared, 1.0);
+    let estimated = gateway.metric("gpu_gateway_node_estimated_holders", "n1").await;
+    assert_eq!((undeclared, estimated), (1.0, 3.0));
     let nodes = gateway.json("/api/v1/nodes").await;
     let holders = &nodes[0]["devices"][0]["holders"];
     assert_eq!(
