@@ -19,7 +19,7 @@ const WORKLOADS: usize = 500;
 /// Bytes the index may keep of a pod.
 const KEPT: usize = 1_024;
 /// Bytes a pod may cost with what a snapshot adds.
-const BUDGET: usize = 1_152;
+const BUDGET: usize = 1_024;
 
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");

@@ -153,6 +153,7 @@ pub fn labelled(key: PodKey, object: PodObject, at: Moment, texts: &mut Interner
     let changed = changed.map(|time| SystemTime::from(time.0));
     let unscheduled = condition("PodScheduled").filter(|c| c.status.as_deref() == Some("False"));
     let labels = pairs(metadata.labels, texts, |_, _| true);
+    let labels = texts.labels(&labels);
     let is_read = |key: &str, text: &str| {
         (key.starts_with(ANNOTATIONS) || key == CONFIG_HASH) && text.len() <= MAX_TEXT
     };
@@ -167,7 +168,7 @@ pub fn labelled(key: PodKey, object: PodObject, at: Moment, texts: &mut Interner
         node: spec.node_name.filter(|name| !name.is_empty()).map(|name| texts.one(&name).into()),
         ip: status.pod_ip.filter(|ip| !ip.is_empty()),
         ports: ports(spec.containers.as_deref().unwrap_or_default(), texts),
-        annotations: pairs(metadata.annotations, texts, is_read),
+        annotations: pairs(metadata.annotations, texts, is_read).into(),
         group: label(&labels, GROUP).map(|group| texts.one(group)),
         beside: false,
         terminating: metadata.deletion_timestamp.is_some(),
@@ -185,7 +186,7 @@ fn pairs(
     map: Option<BTreeMap<String, String>>,
     texts: &mut Interner,
     is_read: impl Fn(&str, &str) -> bool,
-) -> Labels {
+) -> Vec<(Arc<str>, Arc<str>)> {
     let read = map.iter().flatten().filter(|(key, text)| is_read(key, text));
     read.map(|(key, text)| (texts.one(key), texts.one(text))).collect()
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use kube::core::Expression;
 
 /// Labels of one object, sorted by key.
-pub type Labels = Box<[(Arc<str>, Arc<str>)]>;
+pub type Labels = Arc<[(Arc<str>, Arc<str>)]>;
 
 /// A label selector; all of its expressions must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
