@@ -25,6 +25,7 @@ mod local_frames;
 mod local_nvml;
 mod local_outputs;
 mod local_processes;
+mod manifest;
 mod nvml;
 mod owner;
 mod process;
