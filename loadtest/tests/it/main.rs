@@ -5,6 +5,7 @@
 mod demo;
 #[path = "../../../agent/tests/it/fake_nvml.rs"]
 mod fake_nvml;
+mod fuzz;
 mod mig;
 mod night;
 mod nvml;
