@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use proto::convert::MAX_NAME;
+use shared::brief::Brief;
 use shared::identity::NodeName;
 use shared::process::Clock;
 use tokio::sync::watch;
@@ -22,11 +23,17 @@ pub mod alone;
 use crate::collector::Collector;
 use crate::config::RunConfig;
 use crate::config::alone::ReadConfig;
+use crate::config::owners::OwnerConfig;
+use crate::device::SourceSpec;
 use crate::engine::scrape::Limits;
 use crate::engine::{DEFAULT_INTERVAL, Engines, Scraper};
 use crate::local;
 use crate::local::http::Pages;
+use crate::owner::declared::Resources;
 use crate::owner::file::HoldersFile;
+use crate::owner::handover::Handovers;
+use crate::owner::kubelet::{self, Kubelet};
+use crate::owner::process::Procfs;
 use crate::uplink::Uplink;
 use crate::uplink::address::Gateway;
 
@@ -47,6 +54,7 @@ pub struct App {
     /// None in agent-only mode.
     gateways: Vec<Gateway>,
     collector: Collector,
+    briefs: watch::Sender<Option<Arc<Brief>>>,
     http: Option<TcpListener>,
 }
 
@@ -67,6 +75,7 @@ impl App {
             source: config.source,
             interval: config.interval,
             holders: config.holders,
+            owners: config.owners,
             replay_end: config.replay_end,
         };
         let engine_interval = config.engine_interval;
@@ -87,10 +96,11 @@ impl App {
         listen: Option<SocketAddr>,
     ) -> anyhow::Result<Self> {
         let (node, interval) = (config.node.clone(), config.interval);
-        let collector = collector(config)?;
+        let briefs = watch::Sender::new(None);
+        let collector = collector(config, briefs.subscribe())?;
         let http = listen.map(bind).transpose()?;
         let engine_interval = DEFAULT_INTERVAL;
-        Ok(Self { node, interval, engine_interval, gateways, collector, http })
+        Ok(Self { node, interval, engine_interval, gateways, collector, briefs, http })
     }
 
     /// Where the local pages are, if they are served.
@@ -122,7 +132,6 @@ impl App {
             tasks.spawn(serve(listener, pages, serving.clone()));
         }
         let no_more_tries = CancellationToken::new();
-        let briefs = watch::Sender::new(None);
         if self.engine_interval > OLD_ENGINE {
             let interval = self.engine_interval;
             warn!(?interval, "triggers on engines need a staleAfter well above --engine-interval");
@@ -130,7 +139,7 @@ impl App {
         let scraper = Scraper {
             interval: self.engine_interval,
             limits: Limits::default(),
-            briefs: briefs.subscribe(),
+            briefs: self.briefs.subscribe(),
             engines: self.collector.engines.clone(),
             clock,
         };
@@ -141,7 +150,7 @@ impl App {
                 node: self.node.clone(),
                 interval: self.interval,
                 newest: frames.clone(),
-                briefs: briefs.clone(),
+                briefs: self.briefs.clone(),
                 clock,
                 shutdown: no_more_tries.clone(),
             };
@@ -163,17 +172,32 @@ impl App {
     }
 }
 
-/// Opens what `config` names.
-fn collector(config: ReadConfig) -> anyhow::Result<Collector> {
+/// Opens what `config` names; `briefs` are what the gateways say of the node.
+fn collector(
+    config: ReadConfig,
+    briefs: watch::Receiver<Option<Arc<Brief>>>,
+) -> anyhow::Result<Collector> {
     let length = config.node.as_str().len();
     if length == 0 || length > MAX_NAME {
         bail!("the node's name has {length} bytes; 1 to {MAX_NAME} are accepted");
     }
     let holders = config.holders.as_deref().map(HoldersFile::open);
+    let OwnerConfig { kubelet_socket, gpu_resources, proc_root, pod_logs } = config.owners;
+    // What is replayed or made up runs no processes here.
+    let is_here = matches!(config.source, SourceSpec::Nvml { .. });
+    let processes = is_here.then(|| Procfs::new(proc_root, pod_logs));
+    let kubelet = kubelet_socket.map(|socket| {
+        let resources = Resources { extra: gpu_resources };
+        Kubelet::new(kubelet::Settings::new(socket, resources), briefs.clone())
+    });
     Ok(Collector {
         source: config.source.open(&config.node, config.replay_end)?,
         holders: holders.transpose()?,
         engines: Engines::default(),
+        kubelet,
+        processes,
+        briefs,
+        handovers: Handovers::default(),
         interval: config.interval,
     })
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use shared::brief::Brief;
 use shared::frame::Inventory;
 use shared::process::Clock;
 use shared::time::Timestamp;
@@ -17,8 +18,12 @@ use tracing::{error, info};
 use crate::device::{DeviceSource, Error};
 use crate::engine::Engines;
 use crate::frame::{Taken, assemble};
+use crate::owner::declared::Declaration;
 use crate::owner::file::HoldersFile;
-use crate::owner::{Declared, resolve};
+use crate::owner::handover::Handovers;
+use crate::owner::kubelet::Kubelet;
+use crate::owner::process::{ProcessOwners, Procfs};
+use crate::owner::{Declared, Known, resolve};
 
 /// The newest frame; none before the first tick.
 pub type Newest = Option<Arc<Taken>>;
@@ -26,6 +31,8 @@ pub type Newest = Option<Arc<Taken>>;
 /// How long the hardware may take to say something at all, and how often that is looked at.
 const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 const FIRST_STEP: Duration = Duration::from_millis(25);
+/// How long the kubelet's first answer is waited for.
+const KUBELET_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the loop reads from.
 pub struct Collector {
@@ -35,6 +42,14 @@ pub struct Collector {
     pub holders: Option<HoldersFile>,
     /// Engines that are read over the network, beside those of the source.
     pub engines: Engines,
+    /// The node's kubelet, where it is to be asked.
+    pub kubelet: Option<Kubelet>,
+    /// The node's processes, where they are to be looked at.
+    pub processes: Option<Procfs>,
+    /// What the gateways say of this node.
+    pub briefs: watch::Receiver<Option<Arc<Brief>>>,
+    /// Devices that changed hands.
+    pub handovers: Handovers,
     /// Time between two ticks.
     pub interval: Duration,
 }
@@ -95,6 +110,9 @@ impl Collector {
 
     /// Waits until there is something to say, but not for ever.
     async fn get_ready(&mut self) {
+        if let Some(kubelet) = &mut self.kubelet {
+            kubelet.start(KUBELET_PATIENCE).await;
+        }
         let ready = async {
             loop {
                 self.read(FIRST_STEP).await;
@@ -111,12 +129,25 @@ impl Collector {
 
     /// One tick.
     pub fn take(&mut self, now: Timestamp, previous: Option<&Arc<Inventory>>) -> Taken {
-        let none = Declared::new();
+        let (none, nobody) = (Declared::new(), Declaration::default());
         let mut observation = self.source.observe(now);
         self.engines.add(&mut observation, now);
-        let declared = self.holders.as_mut().map_or(&none, |file| file.declared(now));
-        let owners = resolve(&observation, declared);
-        Taken { frame: assemble(observation, owners, previous), at: now }
+        let brief = self.briefs.borrow().clone();
+        let unread = ProcessOwners::unread();
+        let processes = self.processes.as_mut();
+        let processes = processes.map_or(&unread, |p| p.look(&observation, brief.as_ref(), now));
+        let kubelet = self.kubelet.as_mut();
+        let known = Known {
+            file: self.holders.as_mut().map_or(&none, |file| file.declared(now)),
+            declaration: kubelet.map_or(&nobody, |kubelet| {
+                kubelet.declaration(brief.as_ref(), &observation.devices)
+            }),
+            processes,
+        };
+        let mut owners = resolve(&observation, known);
+        self.handovers.mark(&observation, &mut owners, now);
+        let kubelet = self.kubelet.as_ref().map(Kubelet::counts);
+        Taken { frame: assemble(observation, owners, previous), at: now, kubelet }
     }
 
     /// Closes the source, which may have to wait for its hardware.

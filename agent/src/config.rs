@@ -18,8 +18,11 @@ use crate::uplink::address::Gateway;
 
 /// Flags of the subcommands that show the node here.
 pub mod alone;
+/// Flags about who holds what.
+pub mod owners;
 
 use alone::{DoctorArgs, RecordArgs, ServeArgs, SnapshotArgs, TopArgs};
+use owners::{OwnerArgs, OwnerConfig};
 
 /// Time between two samples where nothing else is said.
 pub const DEFAULT_INTERVAL: Duration = Duration::from_millis(500);
@@ -42,6 +45,8 @@ pub struct RunConfig {
     pub engine_interval: Duration,
     /// The holders file.
     pub holders: Option<PathBuf>,
+    /// What else tells who holds what.
+    pub owners: OwnerConfig,
     /// What happens after the last line of a recording.
     pub replay_end: ReplayEnd,
     /// Where the local pages are served, beside the uplink.
@@ -54,6 +59,7 @@ impl RunConfig {
         Self {
             gateways: vec![gateway.into()],
             node,
+            owners: OwnerConfig::of(&source),
             source,
             interval: DEFAULT_INTERVAL,
             engine_interval: engine::DEFAULT_INTERVAL,
@@ -140,6 +146,9 @@ pub struct RunArgs {
     /// What the node is read through.
     #[command(flatten)]
     source: SourceArgs,
+    /// Who holds what.
+    #[command(flatten)]
+    owners: OwnerArgs,
     /// Time between two samples, 100ms to 60s.
     #[arg(long, env = "GPU_AGENT_INTERVAL", default_value = "500ms", value_parser = interval)]
     interval: Duration,
@@ -160,6 +169,7 @@ impl RunArgs {
         Ok(RunConfig {
             gateways: self.gateways,
             node: self.node.name()?,
+            owners: self.owners.resolve(&self.source),
             source: self.source.spec(),
             interval: self.interval,
             engine_interval: self.engine_interval,

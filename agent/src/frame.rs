@@ -1,7 +1,8 @@
 //! Pure: observation and owners → the frame that travels.
 //!
 //! Guarantees: the inventory is the same `Arc` as before for as long as nothing in it changes, so
-//! "changed" is a comparison of pointers; the sample runs parallel to the inventory.
+//! "changed" is a comparison of pointers; the sample runs parallel to the inventory, and has nothing
+//! of a device that has just changed hands.
 
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use shared::time::Timestamp;
 
 use crate::device::Observation;
 use crate::owner::Owners;
+use crate::owner::kubelet::Counts;
 
 /// A frame and when it was taken.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +20,8 @@ pub struct Taken {
     pub frame: Frame,
     /// The moment its ages count from.
     pub at: Timestamp,
+    /// How asking the kubelet went until then, if it is asked.
+    pub kubelet: Option<Counts>,
 }
 
 /// Puts a frame together; `owners` runs parallel to the observation's devices.
@@ -36,13 +40,11 @@ pub fn assemble(
             memory_total_mib: device.memory_total_mib,
             mig: device.mig,
             holders: owners.holders,
-            reason: device.reason,
+            reason: both(device.reason, owners.reason),
         });
-        sample.devices.push(Some(DeviceSample {
-            age: device.age,
-            readings: device.readings,
-            held: owners.held,
-        }));
+        let (age, readings, held) = (device.age, device.readings, owners.held);
+        let read = (!owners.is_handed_over).then_some(DeviceSample { age, readings, held });
+        sample.devices.push(read);
     }
     for engine in observation.engines {
         inventory.engines.push(engine.engine);
@@ -53,4 +55,12 @@ pub fn assemble(
         _ => Arc::new(inventory),
     };
     Frame { inventory, sample }
+}
+
+/// What the source and what the owners have to say.
+fn both(one: Option<Arc<str>>, other: Option<Arc<str>>) -> Option<Arc<str>> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(format!("{one}; {other}").into()),
+        (one, other) => one.or(other),
+    }
 }

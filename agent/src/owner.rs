@@ -1,22 +1,59 @@
-//! Pure: holders as observed or declared → holders with shares.
+//! Pure: holders as written down, as declared and as observed → the owners of each device.
 //!
-//! Guarantees: a given share stays as it is; what the given ones leave is split equally between
-//! the holders without one, and marked as a guess; a single holder has the whole device. Shares
-//! made up here never bring a device above 1.
+//! Guarantees: holders of a holders file win, and then those that the source itself names; for all
+//! other devices the kubelet says who was given them and the processes who uses them. One owner has
+//! all of its device; several have parts that never add up to more than it; what is nobody's stays
+//! nobody's.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use shared::frame::{HeldReading, Holder};
+use shared::frame::{HeldReading, Holder, HolderSource};
 use shared::identity::DeviceUuid;
-use shared::metric::Metric;
 
 use crate::device::{Observation, ObservedDevice, ObservedHolder};
 
+/// Text of `/proc/PID/cgroup` → pod and container.
+pub mod cgroup;
+/// What the kubelet gave to whom → declared holders.
+pub mod declared;
 /// The holders file.
 pub mod file;
+/// Holders that were written down.
+mod given;
+/// Devices that changed hands.
+pub mod handover;
+/// Device ids as the kubelet lists them.
+pub mod id;
+/// What the kubelet says.
+pub mod kubelet;
+/// Given and observed holders put together.
+mod merge;
+/// Names of pods from the folder of their logs.
+pub mod podlogs;
+/// Pids on devices → pods.
+pub mod process;
+/// Parts of a shared device.
+pub mod split;
 
-/// Holders that were declared, for the devices named there.
+use declared::Declaration;
+use merge::Merged;
+use process::ProcessOwners;
+use split::{Basis, Usage};
+
+/// Holders that were written down, for the devices named there.
 pub type Declared = HashMap<DeviceUuid, Vec<ObservedHolder>>;
+
+/// What is known of holders beside what the source says.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// The holders file; empty where there is none.
+    pub file: &'a Declared,
+    /// What the kubelet says.
+    pub declaration: &'a Declaration,
+    /// Whose the observed processes are.
+    pub processes: &'a ProcessOwners,
+}
 
 /// Who holds one device.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,57 +62,139 @@ pub struct Owners {
     pub holders: Vec<Holder>,
     /// What is known of a holder by itself.
     pub held: Vec<HeldReading>,
+    /// Why holders are not known, where there is something to say.
+    pub reason: Option<Arc<str>>,
+    /// Whether what was read is of a time in which others held the device.
+    pub is_handed_over: bool,
 }
 
 /// The owners of every observed device, in the order of the devices.
-pub fn resolve(observation: &Observation, declared: &Declared) -> Vec<Owners> {
-    let owners = |device: &ObservedDevice| {
-        let observed = declared.get(&device.uuid).unwrap_or(&device.holders);
-        Owners { holders: with_shares(observed), held: held(observed, device.memory_total_mib) }
+pub fn resolve(observation: &Observation, known: Known<'_>) -> Vec<Owners> {
+    let devices = &observation.devices;
+    let given = |device: &ObservedDevice| {
+        let written = known.file.get(&device.uuid);
+        let own = (!device.holders.is_empty()).then_some(&device.holders);
+        Some(given::owners(written.or(own)?, device.memory_total_mib))
     };
-    observation.devices.iter().map(owners).collect()
+    let given: Vec<_> = devices.iter().map(given).collect();
+    let merge = |device| merge::merge(device, known.declaration, known.processes);
+    let merged: Vec<_> = devices
+        .iter()
+        .zip(&given)
+        .map(|(device, given)| given.is_none().then(|| merge(device)))
+        .collect();
+    let found = |at: usize| found(at, devices, &merged, known.declaration.is_known);
+    given
+        .into_iter()
+        .enumerate()
+        .map(|(at, given)| given.or_else(|| found(at)).unwrap_or_default())
+        .collect()
 }
 
-fn with_shares(observed: &[ObservedHolder]) -> Vec<Holder> {
-    let given: f64 = observed.iter().filter_map(|holder| holder.share).sum();
-    let without = observed.iter().filter(|holder| holder.share.is_none());
-    let rest = (1.0 - given).max(0.0) / without.count().max(1) as f64;
-    let alone = observed.len() == 1;
-    let holder = |observed: &ObservedHolder| Holder {
-        pod: observed.pod.clone(),
-        uid: observed.uid.clone(),
-        container: observed.container.clone(),
-        share: Some(observed.share.unwrap_or(rest)),
-        estimated: match observed.share {
-            Some(_) => observed.estimated,
-            None => !alone,
-        },
-        source: observed.source,
-        undeclared: observed.undeclared,
-    };
-    observed.iter().map(holder).collect()
+/// The owners of the device at `at`, whose holders nobody wrote down.
+fn found(
+    at: usize,
+    devices: &[ObservedDevice],
+    all: &[Option<Merged>],
+    is_declared: bool,
+) -> Option<Owners> {
+    let (device, merged) = (&devices[at], all[at].as_ref()?);
+    let reason = (!merged.remarks.is_empty()).then(|| merged.remarks.join("; ").into());
+    let mut owners = Owners { reason, ..Owners::default() };
+    let together = together(at, devices);
+    if together.len() == 1 && merged.is_exclusive() {
+        owners.holders = exclusive(merged);
+        return Some(owners);
+    }
+    let crowd = Crowd::of(&together, all);
+    let (total, others) = (device.memory_total_mib, crowd.others);
+    let parts = split::split(crowd.basis, &device.readings, total, &crowd.parties, others);
+    let first = crowd.first(at);
+    for (holder, (party, part)) in merged.holders.iter().zip(&parts[first..]).enumerate() {
+        owners.holders.push(Holder {
+            pod: party.pod.clone(),
+            uid: party.uid.clone(),
+            container: party.container.clone(),
+            share: part.share,
+            estimated: crowd.basis.is_estimate(),
+            source: crowd.basis.source(),
+            undeclared: is_declared && party.given.is_none(),
+        });
+        let own = part.held.iter();
+        owners.held.extend(own.map(|&(metric, value)| HeldReading { holder, metric, value }));
+    }
+    Some(owners)
 }
 
-/// The holders' own values, and their percent of the memory where the total is known.
-fn held(observed: &[ObservedHolder], total: Option<f64>) -> Vec<HeldReading> {
-    let mut held = Vec::new();
-    for (holder, observed) in observed.iter().enumerate() {
-        for &(metric, value) in &observed.own {
-            let own = HeldReading { holder, metric, value };
-            held.push(own);
-            let percent = match (metric, total) {
-                (Metric::MemoryUsedMib, Some(total)) => value / total * 100.0,
-                _ => continue,
-            };
-            // A declared amount may be more than the device has; then there is no percentage.
-            if Metric::MemoryUsedPercent.accepts(percent) {
-                held.push(HeldReading {
-                    holder,
-                    metric: Metric::MemoryUsedPercent,
-                    value: percent,
+/// Everyone on devices that are split as one.
+struct Crowd {
+    parties: Vec<split::Party>,
+    others: Usage,
+    basis: Basis,
+    /// Of each device the place of its first party.
+    first: Vec<(usize, usize)>,
+}
+
+impl Crowd {
+    fn of(places: &[usize], all: &[Option<Merged>]) -> Self {
+        let mut crowd = Self {
+            parties: Vec::new(),
+            others: Usage::NOTHING,
+            basis: Basis::Process,
+            first: Vec::new(),
+        };
+        let mut pods = Vec::new();
+        for (place, merged) in
+            places.iter().filter_map(|&place| Some((place, all[place].as_ref()?)))
+        {
+            crowd.first.push((place, crowd.parties.len()));
+            crowd.others.merge(&merged.others);
+            crowd.basis = crowd.basis.max(merged.basis);
+            for party in &merged.holders {
+                let pod = (place, &party.pod, &party.uid);
+                let known = pods.iter().position(|known| *known == pod);
+                let pod = known.unwrap_or_else(|| {
+                    pods.push(pod);
+                    pods.len() - 1
                 });
+                let is_declared = party.given.is_some();
+                crowd.parties.push(split::Party { pod, is_declared, usage: party.usage });
             }
         }
+        crowd
     }
-    held
+
+    fn first(&self, at: usize) -> usize {
+        self.first.iter().find(|(place, _)| *place == at).map_or(0, |(_, first)| *first)
+    }
+}
+
+/// Places of the devices whose readings are not theirs alone: the compute instances of one GPU
+/// instance read the same.
+fn together(at: usize, devices: &[ObservedDevice]) -> Vec<usize> {
+    let instance = |device: &ObservedDevice| {
+        Some((device.mig.as_ref()?.parent.clone(), device.seat.gpu_instance?))
+    };
+    match instance(&devices[at]) {
+        None => vec![at],
+        own => (0..devices.len()).filter(|&place| instance(&devices[place]) == own).collect(),
+    }
+}
+
+/// One pod has all of the device, its containers as much each.
+fn exclusive(merged: &Merged) -> Vec<Holder> {
+    let containers = merged.holders.len();
+    let holder = |holder: &merge::Party| Holder {
+        pod: holder.pod.clone(),
+        uid: holder.uid.clone(),
+        container: holder.container.clone(),
+        share: Some(1.0 / containers as f64),
+        estimated: containers > 1,
+        source: match holder.given {
+            Some(source) if containers == 1 => source,
+            _ => HolderSource::Equal,
+        },
+        undeclared: false,
+    };
+    merged.holders.iter().map(holder).collect()
 }

@@ -17,6 +17,12 @@ pub mod uplink;
 #[path = "generated/externalscaler.rs"]
 pub mod keda;
 
+/// The kubelet to agents: `proto/kubelet/podresources.proto`.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated")]
+#[rustfmt::skip]
+#[path = "generated/v1.rs"]
+pub mod kubelet;
+
 /// Frames ⇄ uplink messages.
 pub mod convert;
 

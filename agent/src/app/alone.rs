@@ -7,9 +7,11 @@ use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use shared::brief::Brief;
 use shared::process::Clock;
 use shared::time::Timestamp;
 use tokio::sync::watch;
@@ -26,6 +28,7 @@ use crate::local::doctor::{self, Driver, Report};
 use crate::local::record::Recording;
 use crate::local::view::View;
 use crate::local::{self, Format, render, stale_after};
+use crate::owner::kubelet::Kubelet;
 
 /// How long the driver may take to answer at all.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
@@ -40,7 +43,7 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// When the source cannot be opened or there is nothing to show.
 pub async fn snapshot(config: ReadConfig, format: Format) -> anyhow::Result<String> {
     let stale_after = stale_after(config.interval);
-    let mut collector = collector(config)?;
+    let mut collector = collector(config, no_briefs())?;
     let clock = Clock::start();
     let first = local::first(&mut collector, clock, SILENT_AFTER).await;
     close(collector).await;
@@ -120,7 +123,7 @@ impl Running {
         config: ReadConfig,
         shutdown: &CancellationToken,
     ) -> anyhow::Result<Option<Self>> {
-        let mut collector = collector(config)?;
+        let mut collector = collector(config, no_briefs())?;
         let clock = Clock::start();
         let first = local::first(&mut collector, clock, SILENT_AFTER);
         match shutdown.run_until_cancelled(first).await {
@@ -147,6 +150,11 @@ impl Running {
     }
 }
 
+/// Nobody briefs an agent that has no gateway.
+fn no_briefs() -> watch::Receiver<Option<Arc<Brief>>> {
+    watch::Sender::new(None).subscribe()
+}
+
 async fn close(collector: Collector) {
     if tokio::time::timeout(CLOSE_WITHIN, collector.close()).await.is_err() {
         tracing::warn!("the hardware does not answer; it is not waited for");
@@ -157,14 +165,12 @@ async fn close(collector: Collector) {
 ///
 /// # Errors
 /// When what was asked for cannot even be looked at, such as a broken holders file.
-pub async fn doctor(
-    config: ReadConfig,
-    proc_root: &Path,
-    engine_pages: &[PageAddress],
-) -> anyhow::Result<Report> {
+pub async fn doctor(config: ReadConfig, engine_pages: &[PageAddress]) -> anyhow::Result<Report> {
     let mut report = Report::default();
     let good = match &config.source {
-        SourceSpec::Nvml { library } => hardware(&mut report, library.clone(), proc_root).await?,
+        SourceSpec::Nvml { library } => {
+            hardware(&mut report, library.clone(), &config.owners.proc_root).await?
+        }
         SourceSpec::Replay(path) => report.note("recording", doctor::recording(path)),
         SourceSpec::Simulated(_) => {
             report.note("source", Ok("a simulation; no hardware is looked at".into()))
@@ -174,16 +180,29 @@ pub async fn doctor(
         return Ok(report);
     }
     let source = config.source.clone();
+    let socket = config.owners.kubelet_socket.clone();
     let stale_after = stale_after(config.interval);
-    let mut collector = collector(config)?;
+    let mut collector = collector(config, no_briefs())?;
+    if let Some(kubelet) = &mut collector.kubelet {
+        // Until it answered, or is known not to.
+        kubelet.start(SILENT_AFTER).await;
+    }
     let clock = Clock::start();
     let mut taken = collector.first(clock).await;
     while !collector.source.is_ready() && clock.now() < Timestamp::START + SILENT_AFTER {
         taken = collector.first(clock).await;
     }
+    let kubelet = collector.kubelet.take();
     close(collector).await;
     let view = View::of(&taken, taken.at, stale_after);
-    if report.note("devices", doctor::devices(&view, &source)) && !engine_pages.is_empty() {
+    let declaration = kubelet.as_ref().map(Kubelet::declared);
+    let trouble = declaration.and_then(|declaration| declaration.trouble.as_deref());
+    let mut good = report.note("devices", doctor::devices(&view, &source, trouble));
+    if let (true, Some(kubelet), Some(socket)) = (good, &kubelet, &socket) {
+        let found = doctor::kubelet(kubelet.declared(), kubelet.fault(), socket);
+        good = report.note("kubelet", found);
+    }
+    if good && !engine_pages.is_empty() {
         report.note("engine pages", doctor::engines(engine_pages).await);
     }
     Ok(report)

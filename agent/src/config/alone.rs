@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use shared::identity::NodeName;
 
+use super::owners::{OwnerArgs, OwnerConfig};
 use super::{DEFAULT_INTERVAL, NodeArgs, SourceArgs, interval};
 use crate::device::SourceSpec;
 use crate::device::replay::ReplayEnd;
@@ -25,6 +26,8 @@ pub struct ReadConfig {
     pub interval: Duration,
     /// The holders file.
     pub holders: Option<PathBuf>,
+    /// What else tells who holds what.
+    pub owners: OwnerConfig,
     /// What happens after the last line of a recording.
     pub replay_end: ReplayEnd,
 }
@@ -36,6 +39,8 @@ pub struct ReadArgs {
     node: NodeArgs,
     #[command(flatten)]
     source: SourceArgs,
+    #[command(flatten)]
+    owners: OwnerArgs,
 }
 
 impl ReadArgs {
@@ -46,6 +51,7 @@ impl ReadArgs {
     pub fn resolve(self, interval: Duration) -> anyhow::Result<ReadConfig> {
         Ok(ReadConfig {
             node: self.node.name()?,
+            owners: self.owners.resolve(&self.source),
             source: self.source.spec(),
             interval,
             holders: self.source.holders,
@@ -151,9 +157,6 @@ pub struct DoctorArgs {
         default_value = "text"
     )]
     pub output: doctor::Format,
-    /// Where the kernel's files are mounted.
-    #[arg(long, value_name = "DIR", env = "GPU_AGENT_PROC_ROOT", default_value = "/proc")]
-    pub proc_root: PathBuf,
     /// Page of an inference engine to look at too, http://IP:PORT/PATH. Repeatable.
     #[arg(
         long = "engine-page",

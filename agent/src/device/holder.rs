@@ -17,10 +17,11 @@ use super::fields::{Fields, Written};
 const ROUNDING: f64 = 1e-6;
 
 /// Metrics that a holder may have its own value of.
-const OWN: [Metric; 2] = [Metric::GpuUtilization, Metric::MemoryUsedMib];
+pub(crate) const OWN: [Metric; 3] =
+    [Metric::GpuUtilization, Metric::MemoryUsedMib, Metric::PowerDraw];
 
 /// Keys of a holder, for the nearest one to a typo.
-const KEYS: [&str; 9] = [
+const KEYS: [&str; 10] = [
     "namespace",
     "pod",
     "uid",
@@ -28,6 +29,7 @@ const KEYS: [&str; 9] = [
     "share",
     "gpu_utilization",
     "memory_used_mib",
+    "power_draw",
     "estimated",
     "source",
 ];
@@ -88,6 +90,13 @@ fn one(
             }
         }
     }
+    let written = fields.value("source");
+    let source = match (source, written.as_ref().and_then(Value::as_str)) {
+        // Its part is what is written of it and nothing else: there is no share to make up.
+        (HolderSource::Replay, Some("process")) => HolderSource::Process,
+        (HolderSource::Replay, Some("memory")) => HolderSource::Memory,
+        (source, _) => source,
+    };
     let holder = ObservedHolder {
         pod,
         uid: fields.text("uid")?.map(Into::into),
@@ -98,7 +107,6 @@ fn one(
         undeclared: fields.flag("undeclared")?,
         own,
     };
-    fields.skip(&["source"]);
     unknown.extend(fields.left("a holder", &KEYS));
     Ok(holder)
 }

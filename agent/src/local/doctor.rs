@@ -1,4 +1,4 @@
-//! Where the way from the driver to the readings is broken.
+//! Where the way from the driver to the readings, and to who holds what, is broken.
 //!
 //! Guarantees: the links are looked at in order, and the first broken one ends the report with one
 //! sentence and one command; what comes after it is not guessed at.
@@ -15,12 +15,15 @@ mod devices;
 mod engines;
 /// Whether driver and library are there and fit each other.
 mod hardware;
+/// Whether the kubelet tells who holds what.
+mod kubelet;
 /// Whether a recording can be replayed.
 mod recording;
 
 pub use devices::devices;
 pub use engines::engines;
 pub use hardware::{Driver, hardware};
+pub use kubelet::kubelet;
 pub use recording::recording;
 
 /// Form of the report.

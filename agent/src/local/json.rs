@@ -13,6 +13,8 @@ use shared::metric::{Metric, Scope};
 use shared::reading::{Reading, Readings};
 
 use super::view::{DeviceView, EngineView, View};
+use crate::device::holder::OWN;
+use crate::device::replay::line::UNATTRIBUTED;
 
 /// The line for what is shown at `at_ms` of a recording, without the newline.
 pub fn line(view: &View<'_>, at_ms: u64) -> String {
@@ -49,6 +51,8 @@ struct WrittenDevice<'a> {
     holders: Vec<WrittenHolder<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     unattributed: Option<Number>,
+    #[serde(flatten)]
+    left: Left,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
@@ -92,6 +96,19 @@ struct WrittenEngine<'a> {
 /// Metrics under their names; `None` is a failure.
 struct Values(Vec<(Metric, Option<f64>)>);
 
+/// What is no holder's, under names of its own.
+struct Left(Vec<(&'static str, f64)>);
+
+impl Serialize for Left {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in &self.0 {
+            map.serialize_entry(name, &number(*value))?;
+        }
+        map.end()
+    }
+}
+
 impl Serialize for Values {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
@@ -122,6 +139,10 @@ fn device<'a>(view: &DeviceView<'a>) -> WrittenDevice<'a> {
         .memory_total_mib
         .filter(|total| *total > 0.0 && Metric::MemoryUsedMib.accepts(*total));
     let holders = view.holders().map(|(place, of)| holder(view, place, of, total));
+    // Where holders have shares, the share that is left says it all.
+    let by_metric = device.holders.iter().any(|holder| holder.share.is_none());
+    let left = UNATTRIBUTED.iter().filter(|_| by_metric);
+    let left = left.filter_map(|&(metric, name)| Some((name, view.left(metric)?)));
     WrittenDevice {
         uuid: device.uuid.as_str(),
         index: device.index,
@@ -131,6 +152,7 @@ fn device<'a>(view: &DeviceView<'a>) -> WrittenDevice<'a> {
         mig: device.mig.as_ref().map(mig),
         holders: holders.collect(),
         unattributed: view.unattributed().map(number),
+        left: Left(left.collect()),
         reason: view.reason().map(|reason| cut(&reason).to_owned()),
     }
 }
@@ -165,7 +187,7 @@ fn holder<'a>(
     total: Option<f64>,
 ) -> WrittenHolder<'a> {
     // The percent of its memory is computed by the reader.
-    let own = [Metric::GpuUtilization, Metric::MemoryUsedMib].into_iter().filter_map(|metric| {
+    let own = OWN.into_iter().filter_map(|metric| {
         let value = view.held(place, metric)?;
         fits(metric, value, total).then_some((metric, Some(value)))
     });

@@ -16,6 +16,8 @@ use shared::metric::{Metric, Unit};
 use shared::process::VERSION;
 
 use super::view::{DeviceView, View, plain};
+use crate::owner::id::Why;
+use crate::owner::kubelet::{Counts, Fault};
 
 /// What every name begins with.
 pub const PREFIX: &str = "gpu_agent";
@@ -121,6 +123,15 @@ struct Share {
     estimated: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, EncodeLabelSet)]
+struct Held {
+    #[prometheus(flatten)]
+    device: OfDevice,
+    source: &'static str,
+    estimated: &'static str,
+    undeclared: &'static str,
+}
+
 #[derive(Clone, Debug, EncodeLabelSet)]
 struct Failure {
     #[prometheus(flatten)]
@@ -142,6 +153,32 @@ struct EngineFailure {
     #[prometheus(flatten)]
     engine: OfEngine,
     metric: &'static str,
+}
+
+#[derive(Clone, Debug, EncodeLabelSet)]
+struct Because {
+    reason: &'static str,
+}
+
+/// Counters of one name, in order.
+#[derive(Debug)]
+struct Counters<L>(Vec<(L, u64)>);
+
+impl<L: EncodeLabelSet + fmt::Debug> EncodeMetric for Counters<L> {
+    fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
+        for (labels, value) in &self.0 {
+            encoder.encode_family(labels)?.encode_counter::<OfNode, _, u64>(value, None)?;
+        }
+        Ok(())
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Counter
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 /// Gauges of one name, in order.
@@ -185,6 +222,9 @@ pub fn render(view: &View<'_>) -> String {
         readings(&mut registry, view, series);
     }
     failures(&mut registry, view);
+    if let Some(counts) = view.kubelet {
+        kubelet(&mut registry, counts);
+    }
     let mut text = String::new();
     prometheus_text::encode(&mut text, &registry).expect("writing to a String does not fail");
     text
@@ -247,19 +287,32 @@ fn about_devices(registry: &mut Registry, view: &View<'_>) {
 }
 
 fn shares(registry: &mut Registry, view: &View<'_>) {
+    let mut holders: Vec<(Held, f64)> = Vec::new();
     let mut shares = Vec::new();
     let mut left = Vec::new();
+    let word = |flag| if flag { "true" } else { "false" };
     for view in &view.devices {
         for (place, holder) in view.holders() {
-            let Some(share) = holder.share else { continue };
             let device = holder_label(view, place);
-            let estimated = if holder.estimated { "true" } else { "false" };
-            shares.push((Share { device, source: holder.source.name(), estimated }, share));
+            let (source, estimated) = (holder.source.name(), word(holder.estimated));
+            let undeclared = word(holder.undeclared);
+            let held = Held { device: device.clone(), source, estimated, undeclared };
+            if holders.iter().all(|(known, _)| *known != held) {
+                holders.push((held, 1.0));
+            }
+            let Some(share) = holder.share else { continue };
+            shares.push((Share { device, source, estimated }, share));
         }
         if let Some(unattributed) = view.unattributed() {
             left.push((label(view), unattributed));
         }
     }
+    put(
+        registry,
+        "holder_info",
+        "A container that holds the device, and what its part of it rests on",
+        holders,
+    );
     put(registry, "holder_share_ratio", "The holder's share of the device", shares);
     put(registry, "unattributed_ratio", "Share of a held device that no holder has", left);
 }
@@ -291,6 +344,11 @@ fn readings(registry: &mut Registry, view: &View<'_>, series: &Series) {
         }
     }
     put(registry, &format!("holder_{name}"), help, parts);
+    // Nothing is left of a device that one has all of.
+    let shared = view.devices.iter().filter(|view| view.sole_holder().is_none());
+    let left = shared.filter_map(|view| Some((label(view), base(view.left(metric)?))));
+    let help = format!("What of {name} no holder of the device has");
+    put(registry, &format!("unattributed_{name}"), &help, left.collect());
 }
 
 /// A container that holds a device twice is one line with the sum.
@@ -326,4 +384,21 @@ fn failures(registry: &mut Registry, view: &View<'_>) {
         }
     }
     put(registry, "engine_reading_failed", "Metrics of the engine that could not be read", engines);
+}
+
+fn kubelet(registry: &mut Registry, counts: &Counts) {
+    let help = "Calls to the kubelet that are over";
+    registry.register("kubelet_lists", help, Counters(vec![(OfNode {}, counts.lists)]));
+    let failures = Fault::ALL.iter().zip(counts.failures);
+    let failures = failures.map(|(fault, count)| (Because { reason: fault.word() }, count));
+    let help = "Calls to the kubelet that failed";
+    registry.register("kubelet_list_failures", help, Counters(failures.collect()));
+    let age = counts.age.map(|age| (OfNode {}, age.as_secs_f64()));
+    let help = "Time since the kubelet confirmed who holds what";
+    put(registry, "kubelet_list_age_seconds", help, age.into_iter().collect());
+    #[expect(clippy::cast_precision_loss, reason = "a node has at most some thousands")]
+    let unresolved = Why::ALL.iter().zip(counts.unresolved.map(|count| count as f64));
+    let unresolved = unresolved.map(|(why, count)| (Because { reason: why.word() }, count));
+    let help = "Devices that the kubelet gave to somebody and that are none of this node's";
+    put(registry, "unresolved_devices", help, unresolved.collect());
 }

@@ -118,20 +118,29 @@ fn figure(value: f64, unit: Unit) -> String {
 }
 
 fn holders(view: &DeviceView<'_>) -> String {
-    let of = |holder: &Holder| {
+    let of = |(place, holder): (usize, &Holder)| {
         let container = match &*holder.container {
             "" => String::new(),
             container => format!(" ({container})"),
         };
         let guess = if holder.estimated { "~" } else { "" };
-        let share = match holder.share {
-            Some(share) => format!(" {guess}{}", figure(share * 100.0, Unit::Percent)),
-            None => " ?".into(),
+        let own = view.held(place, Metric::GpuUtilization);
+        let part = match (holder.share, own) {
+            (Some(share), _) => format!(" {guess}{}", figure(share * 100.0, Unit::Percent)),
+            (None, Some(own)) => format!(" {guess}{} util", figure(own, Unit::Percent)),
+            (None, None) => " ?".into(),
         };
-        format!("{}{container}{share}", holder.pod)
+        let undeclared = if holder.undeclared { " undeclared" } else { "" };
+        format!("{}{container}{part}{undeclared}", holder.pod)
     };
-    let holders: Vec<_> = view.device.holders.iter().map(of).collect();
-    if holders.is_empty() { UNSUPPORTED.into() } else { holders.join(", ") }
+    let mut holders: Vec<_> = view.holders().map(of).collect();
+    if holders.is_empty() {
+        return UNSUPPORTED.into();
+    }
+    let by_metric = view.device.holders.iter().any(|holder| holder.share.is_none());
+    let left = view.left(Metric::GpuUtilization).filter(|left| by_metric && *left > 0.0);
+    holders.extend(left.map(|left| format!("nobody {} util", figure(left, Unit::Percent))));
+    holders.join(", ")
 }
 
 /// A column for every metric that an engine here has.

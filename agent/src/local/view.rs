@@ -14,6 +14,7 @@ use shared::time::Timestamp;
 
 use crate::device::replay::line::NULL;
 use crate::frame::Taken;
+use crate::owner::kubelet::Counts;
 
 /// Shares are decimal fractions; less than this is nothing.
 const ROUNDING: f64 = 1e-6;
@@ -27,6 +28,8 @@ pub struct View<'a> {
     pub engines: Vec<EngineView<'a>>,
     /// Why there is nothing, where the node knows.
     pub reason: Option<&'a str>,
+    /// How asking the kubelet went, if it is asked.
+    pub kubelet: Option<&'a Counts>,
 }
 
 /// What is shown of one device.
@@ -70,6 +73,7 @@ impl<'a> View<'a> {
             devices: devices.collect(),
             engines: engines.collect(),
             reason: inventory.reason.as_deref(),
+            kubelet: taken.kubelet.as_ref(),
         }
     }
 
@@ -135,6 +139,17 @@ impl<'a> DeviceView<'a> {
         let left = 1.0 - shares;
         // What was written as 0.7 leaves 0.3, and not 0.30000000000000004.
         (!holders.is_empty() && left > ROUNDING).then(|| (left * 1e9).round() / 1e9)
+    }
+
+    /// What of `metric` is no holder's, where it is split by holder and every part is known.
+    pub fn left(&self, metric: Metric) -> Option<f64> {
+        if self.device.holders.is_empty() || !metric.is_split_by_share() {
+            return None;
+        }
+        let whole = self.readings.value(metric)?;
+        let parts = self.holders().map(|(place, _)| self.part(place, metric));
+        let left = (whole - parts.sum::<Option<f64>>()?).max(0.0);
+        Some((left * 1e9).round() / 1e9)
     }
 
     /// Why its holders are not known and why readings failed, where there is something to say.

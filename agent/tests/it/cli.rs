@@ -1,5 +1,6 @@
 //! Flags, and the sentences of an agent that cannot start.
 
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -31,6 +32,37 @@ fn flags_become_a_config_with_the_defaults_of_the_design() {
         parsed(&["--gateway", "http://a:1,http://b:2", "--gateway", "http://[::1]:3"]).unwrap();
     assert_eq!(config.gateways, ["http://a:1", "http://b:2", "http://[::1]:3"]);
     assert!(!config.node.as_str().is_empty(), "the host name");
+}
+
+#[test]
+fn the_kubelet_is_asked_where_the_nodes_own_gpus_are_read_or_where_told() {
+    let owners = |args: &[&str]| {
+        let gateway = ["--gateway", "http://gw:6001"];
+        parsed(&[&gateway, args].concat()).unwrap().owners
+    };
+    let socket = |args: &[&str]| owners(args).kubelet_socket;
+    let usual = Some("/var/lib/kubelet/pod-resources/kubelet.sock".into());
+    assert_eq!(socket(&[]), usual);
+    assert_eq!(socket(&["--source", "sim"]), None);
+    assert_eq!(socket(&["--source", "replay:f"]), None);
+    assert_eq!(socket(&["--kubelet-socket", "none"]), None);
+    assert_eq!(socket(&["--holders", "f"]), None, "the file stands for it");
+    assert_eq!(socket(&["--holders", "f", "--kubelet-socket", "/k"]), Some("/k".into()));
+    assert_eq!(socket(&["--source", "sim", "--kubelet-socket", "/k"]), Some("/k".into()));
+    let given = owners(&[
+        "--gpu-resource",
+        "a.com/gpu,b.com/gpu",
+        "--gpu-resource",
+        "c.com/gpu",
+        "--proc-root",
+        "/host/proc",
+        "--pod-logs",
+        "/var/log/pods",
+    ]);
+    assert_eq!(given.gpu_resources, ["a.com/gpu", "b.com/gpu", "c.com/gpu"]);
+    assert_eq!(given.proc_root, Path::new("/host/proc"));
+    assert_eq!(given.pod_logs.as_deref(), Some(Path::new("/var/log/pods")));
+    assert_eq!(owners(&[]).proc_root, Path::new("/proc"));
 }
 
 #[test]

@@ -311,7 +311,8 @@ async fn what_is_read_reaches_the_gateway_that_asked_for_it() {
     let mut gateway = Gateway::start().await;
     let mut briefed = pod("vllm-0", &site);
     briefed.engine.as_mut().unwrap().labels = vec!["".into(), "engine=9".into()];
-    gateway.brief.send_replace(Some(Brief { pods: vec![briefed], devices: Vec::new() }));
+    let brief = Brief { pods: vec![briefed], devices: Vec::new() };
+    gateway.brief.send_replace(Some(proto::brief::to_wire(1, &brief)));
     let mut config = RunConfig::new(gateway.url(), "node-a".into(), "sim:gpus=1".parse().unwrap());
     config.interval = Duration::from_millis(100);
     config.engine_interval = Duration::from_millis(100);

@@ -8,14 +8,18 @@ use agent::device::{DeviceSource, Error, Observation};
 use agent::engine::Engines;
 use agent::frame::assemble;
 use agent::owner::file::HoldersFile;
-use agent::owner::{Declared, resolve};
+use agent::owner::handover::Handovers;
 use shared::frame::{Frame, Inventory};
+use shared::metric::Metric;
 use shared::process::Clock;
 use shared::time::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::owner::{device, holder};
+use crate::attribution::card;
+use crate::cgroups::{A, P1};
+use crate::owner::{device, holder, written};
+use crate::processes::{Tree, brief, briefed, cgroup, process};
 use crate::support::at;
 
 fn observation(pod: &str, age: u64) -> Observation {
@@ -25,7 +29,7 @@ fn observation(pod: &str, age: u64) -> Observation {
 }
 
 fn frame(observation: Observation, previous: Option<&Arc<Inventory>>) -> Frame {
-    let owners = resolve(&observation, &Declared::new());
+    let owners = written(&observation);
     assemble(observation, owners, previous)
 }
 
@@ -70,6 +74,10 @@ fn collector(last: u64) -> Collector {
         source: Box::new(Counting { observed: 0, last }),
         holders: None,
         engines: Engines::default(),
+        kubelet: None,
+        processes: None,
+        briefs: watch::Sender::new(None).subscribe(),
+        handovers: Handovers::default(),
         interval: Duration::from_millis(500),
     }
 }
@@ -90,6 +98,46 @@ fn a_holders_file_wins_over_what_the_source_says() {
     let taken = collector.take(at(0), None);
     let holders = &taken.frame.inventory.devices[0].holders;
     assert_eq!(holders[0].pod.to_string(), "ai/declared");
+}
+
+/// A device that a process runs on.
+struct Used;
+
+impl DeviceSource for Used {
+    fn observe(&mut self, _: Timestamp) -> Observation {
+        let processes = vec![process(100, Some(40.0), Some(250.0))];
+        Observation { devices: vec![card(80.0, processes)], ..Observation::default() }
+    }
+
+    fn finished(&self) -> Result<bool, Error> {
+        Ok(false)
+    }
+}
+
+#[test]
+fn processes_are_looked_at_and_named_by_the_newest_brief() {
+    let tree = Tree::new();
+    tree.process(100, 1, cgroup(P1, A));
+    let briefs = watch::Sender::new(None);
+    let mut collector = collector(u64::MAX);
+    collector.source = Box::new(Used);
+    collector.processes = Some(tree.reader());
+    collector.briefs = briefs.subscribe();
+    let taken = collector.take(at(0), None);
+    let device = &taken.frame.inventory.devices[0];
+    assert!(device.holders.is_empty());
+    let why = format!("used by a pod that has no known name, UID {P1}");
+    assert_eq!(device.reason.as_deref(), Some(why.as_str()));
+
+    briefs.send_replace(Some(brief(vec![briefed("llm", P1, &[("main", A)])])));
+    let taken = collector.take(at(1_000), Some(&taken.frame.inventory));
+    let device = &taken.frame.inventory.devices[0];
+    assert_eq!(device.holders[0].pod.to_string(), "ai/llm");
+    assert_eq!((&*device.holders[0].container, &device.reason), ("main", &None));
+    let sample = taken.frame.sample.devices[0].as_ref().unwrap();
+    let own = |metric| sample.held.iter().find(|held| held.metric == metric).map(|held| held.value);
+    assert_eq!(own(Metric::GpuUtilization), Some(40.0));
+    assert_eq!(own(Metric::MemoryUsedMib), Some(250.0));
 }
 
 #[tokio::test(start_paused = true)]

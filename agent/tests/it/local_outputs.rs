@@ -9,7 +9,7 @@ use agent::frame::{Taken, assemble};
 use agent::local::record::{Error, Recording};
 use agent::local::view::View;
 use agent::local::{Format, json, metrics, render, stale_after};
-use agent::owner::{Declared, resolve};
+
 use proptest::prelude::*;
 use shared::frame::{Frame, HolderSource};
 use shared::metric::{Metric, Scope};
@@ -25,8 +25,8 @@ const NODE: &str = include_str!("golden/node.jsonl");
 const STALE: Duration = Duration::from_secs(10);
 
 fn taken(observation: Observation) -> Taken {
-    let owners = resolve(&observation, &Declared::new());
-    Taken { frame: assemble(observation, owners, None), at: at(0) }
+    let owners = crate::owner::written(&observation);
+    Taken { frame: assemble(observation, owners, None), at: at(0), kubelet: None }
 }
 
 fn node() -> Taken {

@@ -2,7 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that finds no value should stop there")]
 
+mod attribution;
+mod attribution_any;
+mod cgroups;
 mod cli;
+mod declared;
+mod device_ids;
 mod engine_odd_pages;
 mod engine_pages;
 mod engine_rates;
@@ -10,7 +15,12 @@ mod engine_scrape;
 mod engines;
 mod fake_nvml;
 mod frame;
+mod handovers;
+mod kubelet;
+mod kubelet_agent;
+mod kubelet_server;
 mod layering;
+mod local_attribution;
 mod local_frames;
 mod local_nvml;
 mod local_outputs;
@@ -18,9 +28,11 @@ mod local_processes;
 mod nvml;
 mod owner;
 mod process;
+mod processes;
 mod replay;
 mod replay_file;
 mod simulated;
 mod site;
+mod split;
 mod support;
 mod uplink;

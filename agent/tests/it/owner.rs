@@ -1,10 +1,13 @@
 //! Who holds what, and with which share.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use agent::device::{Observation, ObservedDevice, ObservedHolder, Processes, Seat};
+use agent::owner::declared::Declaration;
 use agent::owner::file::{HoldersFile, parse};
-use agent::owner::{Declared, Owners, resolve};
+use agent::owner::process::ProcessOwners;
+use agent::owner::{Declared, Known, Owners, resolve};
 use proptest::prelude::*;
 use shared::frame::{HeldReading, HolderSource};
 use shared::identity::PodKey;
@@ -42,10 +45,29 @@ pub(crate) fn device(uuid: &str, holders: Vec<ObservedHolder>) -> ObservedDevice
     }
 }
 
+static NOBODY: LazyLock<Declaration> = LazyLock::new(Declaration::default);
+static UNREAD: LazyLock<ProcessOwners> = LazyLock::new(ProcessOwners::unread);
+static NO_FILE: LazyLock<Declared> = LazyLock::new(Declared::new);
+
+/// Nothing but a holders file.
+pub(crate) fn known(file: &Declared) -> Known<'_> {
+    Known { file, declaration: &NOBODY, processes: &UNREAD }
+}
+
+/// No holders file.
+pub(crate) fn knowing<'a>(declaration: &'a Declaration, processes: &'a ProcessOwners) -> Known<'a> {
+    Known { file: &NO_FILE, declaration, processes }
+}
+
+/// The owners where only the source names any.
+pub(crate) fn written(observation: &Observation) -> Vec<Owners> {
+    resolve(observation, known(&NO_FILE))
+}
+
 fn owners(holders: Vec<ObservedHolder>) -> Owners {
     let observation =
         Observation { devices: vec![device("GPU-a", holders)], ..Observation::default() };
-    resolve(&observation, &Declared::new()).remove(0)
+    written(&observation).remove(0)
 }
 
 fn shares(shares: &[Option<f64>]) -> Vec<(f64, bool)> {
@@ -120,7 +142,7 @@ fn a_holders_file_is_yaml_or_json_and_decides_for_the_devices_it_names() {
             devices: ["GPU-a", "GPU-b"].map(|uuid| device(uuid, vec![holder("old", None)])).into(),
             ..Observation::default()
         };
-        let owners = resolve(&observation, &declared);
+        let owners = resolve(&observation, known(&declared));
         assert_eq!(owners[0].holders[0].pod, PodKey::new("ai", "new"));
         assert_eq!(owners[0].holders[0].share, Some(0.5));
         assert_eq!(owners[0].holders[0].source, HolderSource::File);

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The binary with no environment of its own.
 pub(crate) fn agent(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut agent = Command::new(env!("CARGO_BIN_EXE_gpu-agent"));
-    agent.env_clear().args(args).stdin(Stdio::null());
+    agent.env_clear().env("GPU_AGENT_KUBELET_SOCKET", "none").args(args).stdin(Stdio::null());
     agent
 }
 

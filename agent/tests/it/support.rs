@@ -7,11 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use proto::brief::to_wire;
 use proto::uplink::agent_message::Body;
 use proto::uplink::uplink_server::{self, UplinkServer};
-use proto::uplink::{AgentMessage, GatewayMessage, Welcome, gateway_message};
-use shared::brief::Brief;
+use proto::uplink::{AgentMessage, Brief, GatewayMessage, Welcome, gateway_message};
 use shared::time::Timestamp;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
@@ -32,7 +30,7 @@ pub(crate) enum Mood {
 pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,
     pub(crate) mood: watch::Sender<Mood>,
-    /// What every stream is told after its welcome.
+    /// What every stream is told of its node, also anew when it changes.
     pub(crate) brief: watch::Sender<Option<Brief>>,
     /// Breaks one stream per notification.
     pub(crate) hang_up: Arc<Notify>,
@@ -125,15 +123,17 @@ impl Ear {
             gateway_message::Body::Welcome(Welcome { version: "test".into(), sessions: 1 });
         let welcome = GatewayMessage { body: Some(welcome) };
         self.say.send(Ok(welcome)).await.unwrap();
-        let brief = self.briefs.borrow().as_ref().map(|brief| to_wire(1, brief));
-        if let Some(brief) = brief {
-            let body = Some(gateway_message::Body::Brief(brief));
-            self.say.send(Ok(GatewayMessage { body })).await.unwrap();
-        }
+        self.briefs.mark_changed();
         loop {
             let mood = *self.moods.borrow_and_update();
             tokio::select! {
                 changed = self.moods.changed() => if changed.is_err() { return },
+                Ok(()) = self.briefs.changed() => {
+                    let brief = self.briefs.borrow_and_update().clone();
+                    let Some(brief) = brief.map(gateway_message::Body::Brief) else { continue };
+                    let brief = GatewayMessage { body: Some(brief) };
+                    self.say.send(Ok(brief)).await.unwrap();
+                }
                 () = self.hang_up.notified() => {
                     let broken = Err(Status::unavailable("out for lunch"));
                     self.say.send(broken).await.unwrap();

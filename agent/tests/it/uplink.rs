@@ -231,7 +231,7 @@ async fn ages_grow_by_the_time_a_frame_has_waited() {
     let (send, running) = uplink(&gateway, clock);
     let mut waiting = frame(&inventory(1), 1.0);
     waiting.sample.devices[0].as_mut().unwrap().age = Duration::from_millis(40);
-    let taken = Taken { frame: waiting, at: clock.now() - Duration::from_secs(3) };
+    let taken = Taken { frame: waiting, at: clock.now() - Duration::from_secs(3), kubelet: None };
     send.send_replace(Some(Arc::new(taken)));
     gateway.hello(0).await;
     gateway.inventory().await;
@@ -250,7 +250,11 @@ async fn a_slow_reader_gets_the_newest_frame_and_not_a_queue() {
     let (send, running) = uplink(&gateway, clock);
     let inventory = inventory(1_000);
     let publish = |load: u32| {
-        let taken = Taken { frame: frame(&inventory, f64::from(load) / 10.0), at: clock.now() };
+        let taken = Taken {
+            frame: frame(&inventory, f64::from(load) / 10.0),
+            at: clock.now(),
+            kubelet: None,
+        };
         send.send_replace(Some(Arc::new(taken)));
     };
     publish(0);

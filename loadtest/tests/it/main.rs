@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
+mod attribution;
 mod demo;
 #[path = "../../../agent/tests/it/fake_nvml.rs"]
 mod fake_nvml;

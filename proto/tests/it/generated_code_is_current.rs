@@ -1,6 +1,7 @@
 use std::path::Path;
 
-const PROTOS: [&str; 2] = ["uplink/v1/uplink.proto", "keda/externalscaler.proto"];
+const PROTOS: [&str; 3] =
+    ["uplink/v1/uplink.proto", "keda/externalscaler.proto", "kubelet/podresources.proto"];
 
 #[test]
 fn generated_code_is_what_the_protos_say() {
@@ -8,7 +9,11 @@ fn generated_code_is_what_the_protos_say() {
     let committed = root.join("src/generated");
     let fresh = tempfile::tempdir().unwrap();
     let descriptors = protox::compile(PROTOS, [root.join("proto")]).unwrap();
-    tonic_prost_build::configure().out_dir(fresh.path()).compile_fds(descriptors).unwrap();
+    tonic_prost_build::configure()
+        .bytes(".v1")
+        .out_dir(fresh.path())
+        .compile_fds(descriptors)
+        .unwrap();
 
     for file in std::fs::read_dir(fresh.path()).unwrap() {
         let file = file.unwrap();

@@ -127,7 +127,7 @@ fn label(text: &str) -> Result<Option<(Label<'_>, &str)>, &'static str> {
             (name, &quoted[..quoted.len() - rest.len() - 1], rest)
         }
         None => {
-            let (name, rest) = split_word(text, |c| is_name(c) && c != ':');
+            let (name, rest) = split_word(text, |byte| is_name(byte) && byte != b':');
             if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
                 return Err("a label has no name, or one with a character no name has");
             }
@@ -148,7 +148,7 @@ fn label(text: &str) -> Result<Option<(Label<'_>, &str)>, &'static str> {
 
 /// What stands up to the closing quote, and what follows it.
 fn quoted_rest(text: &str) -> Option<(Cow<'_, str>, &str)> {
-    let end = text.find(['"', '\\'])?;
+    let end = text.bytes().position(|byte| byte == b'"' || byte == b'\\')?;
     if text.as_bytes()[end] == b'"' {
         return Some((Cow::Borrowed(&text[..end]), &text[end + 1..]));
     }
@@ -170,12 +170,12 @@ fn quoted_rest(text: &str) -> Option<(Cow<'_, str>, &str)> {
 
 /// The value; a timestamp and an exemplar may follow.
 fn value(text: &str) -> Result<f64, &'static str> {
-    let (word, rest) = split_word(text, |c| !is_blank(c));
+    let (word, rest) = split_word(text, |byte| !is_blank(byte));
     let value = word.parse().map_err(|_| match word {
         "" => "there is no value",
         _ => "its value is not a number",
     })?;
-    let (timestamp, rest) = split_word(blank(rest), |c| !is_blank(c) && c != '#');
+    let (timestamp, rest) = split_word(blank(rest), |byte| !is_blank(byte) && byte != b'#');
     if !timestamp.is_empty() && timestamp.parse::<f64>().is_err() {
         return Err("its timestamp is not a number");
     }
@@ -187,18 +187,21 @@ fn value(text: &str) -> Result<f64, &'static str> {
     }
 }
 
-fn is_name(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '_' || c == ':'
+fn is_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':'
 }
 
-fn is_blank(c: char) -> bool {
-    c == ' ' || c == '\t'
+fn is_blank(byte: u8) -> bool {
+    byte == b' ' || byte == b'\t'
 }
 
+/// Text without the blanks it begins with.
 fn blank(text: &str) -> &str {
-    text.trim_start_matches(is_blank)
+    split_word(text, is_blank).1
 }
 
-fn split_word(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
-    text.split_at(text.find(|c| !belongs(c)).unwrap_or(text.len()))
+/// Splits before the first byte that does not belong, which has to be the start of a character
+/// wherever one that belongs is not ASCII.
+fn split_word(text: &str, belongs: impl Fn(u8) -> bool) -> (&str, &str) {
+    text.split_at(text.bytes().position(|byte| !belongs(byte)).unwrap_or(text.len()))
 }

@@ -50,7 +50,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(ProptestConfig::with_cases(5_000))]
 
     #[test]
     fn nothing_written_makes_it_panic(page in "[a1_:{}\"\\\\=,# \t\r\nENüTYPOF+.-]{0,60}") {
@@ -87,5 +87,43 @@ fn look(page: &str) {
         };
         assert!(last < line && line <= lines);
         last = line;
+    }
+}
+
+const LIBRARY: &str = include_str!("fixtures/prometheus_client.txt");
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// Bytes changed, put in or taken out in a page of the library that engines use.
+    #[test]
+    fn damage_costs_the_lines_that_have_it_only(
+        hits in vec((any::<prop::sample::Index>(), any::<u8>(), 0..3_u8), 1..8),
+    ) {
+        let mut page = LIBRARY.as_bytes().to_vec();
+        for (place, byte, how) in hits {
+            let place = place.index(page.len());
+            match how {
+                0 => page[place] = byte,
+                1 => page.insert(place, byte),
+                _ => drop(page.remove(place)),
+            }
+        }
+        let page = String::from_utf8_lossy(&page);
+        look(&page);
+        // A new end mark may hide the rest.
+        if page.lines().any(|line| line.trim() == "# EOF") {
+            return Ok(());
+        }
+        let read: Vec<_> = parse(&page).flatten().collect();
+        for whole in parse(LIBRARY).map(|series| series.unwrap()) {
+            let line = LIBRARY.lines().nth(whole.line - 1).unwrap();
+            if page.lines().any(|other| other == line) {
+                let same = read.iter().find(|series| {
+                    series.name == whole.name && series.labels == whole.labels
+                });
+                prop_assert!(same.is_some(), "{line}");
+            }
+        }
     }
 }

@@ -22,6 +22,12 @@ use crate::device::{
 
 /// Why a reading failed that is `null` in a recording.
 pub const NULL: &str = "null in the recording";
+/// What is no holder's, where holders are told apart by metric, and its key.
+pub(crate) const UNATTRIBUTED: [(Metric, &str); 3] = [
+    (Metric::GpuUtilization, "unattributed_gpu_utilization"),
+    (Metric::MemoryUsedMib, "unattributed_memory_used_mib"),
+    (Metric::PowerDraw, "unattributed_power_draw"),
+];
 const SCRAPE_FAILED: &str = "scrape failed";
 
 /// One good line.
@@ -104,6 +110,7 @@ fn device(index: u32, value: Value, unknown: &mut Vec<String>) -> Result<Observe
         processes: Processes::default(),
     };
     fields.skip(&["unattributed"]);
+    fields.skip(&UNATTRIBUTED.map(|(_, name)| name));
     let known: Vec<_> = ["uuid", "index", "name", "memory_total_mib", "holders", "mig"]
         .into_iter()
         .chain(metrics(Scope::Device).map(Metric::name))

@@ -31,11 +31,15 @@ fn about(source: &SourceSpec, subject: Subject<'_>) -> String {
     }
 }
 
-/// Whether every device of `source` is read.
+/// Whether every device of `source` is read. What is `said_later` of holders is left out.
 ///
 /// # Errors
 /// The first device that is not, or that there is none.
-pub fn devices(view: &View<'_>, source: &SourceSpec) -> Result<String, Broken> {
+pub fn devices(
+    view: &View<'_>,
+    source: &SourceSpec,
+    said_later: Option<&str>,
+) -> Result<String, Broken> {
     let all = view.devices.len();
     let broken: Vec<_> = view.devices.iter().filter(|view| is_broken(view)).collect();
     let error = |said: String, subject| Err(Broken::new(said, about(source, subject)));
@@ -50,8 +54,10 @@ pub fn devices(view: &View<'_>, source: &SourceSpec) -> Result<String, Broken> {
         (Some(reason), 0) => error(reason.into(), Subject::Nothing),
         (Some(reason), _) => error(format!("{reason}{}", others(1, all)), Subject::Unnamed),
         (None, 0) => error("there is no device".into(), Subject::Nothing),
-        (None, 1) => Ok(format!("1 device is read, {}{}", held(view), remarks(view))),
-        (None, _) => Ok(format!("{all} devices are read, {}{}", held(view), remarks(view))),
+        (None, all) => {
+            let read = if all == 1 { "1 device is".into() } else { format!("{all} devices are") };
+            Ok(format!("{read} read, {}{}", held(view), remarks(view, said_later)))
+        }
     }
 }
 
@@ -76,9 +82,10 @@ fn is_broken(view: &DeviceView<'_>) -> bool {
 }
 
 /// What there is to say about devices that are read, such as an XID.
-fn remarks(view: &View<'_>) -> String {
+fn remarks(view: &View<'_>, said_later: Option<&str>) -> String {
     let remark = |view: &DeviceView<'_>| {
-        Some(format!("; GPU {} ({}): {}", view.device.index, view.device.uuid, view.reason()?))
+        let reason = view.reason().filter(|reason| Some(&**reason) != said_later)?;
+        Some(format!("; GPU {} ({}): {reason}", view.device.index, view.device.uuid))
     };
     view.devices.iter().filter_map(remark).collect()
 }
