@@ -20,7 +20,8 @@ pub fn read(data: &[u8]) {
     std::fs::write(&file, text).unwrap();
     let clock = Clock::start();
     let directory = Arc::new(Directory::with_clock(clock));
-    let opened = FileDirectory::open(file, directory.clone(), PROFILES.clone(), clock);
+    let opened = FileDirectory::open(file.clone(), directory.clone(), PROFILES.clone(), clock);
+    std::fs::remove_file(file).unwrap();
     match (opened, directory.snapshot()) {
         (Ok(_), Some(snapshot)) => is_whole(&snapshot),
         (Ok(_), None) => panic!("loaded, and nothing is there"),

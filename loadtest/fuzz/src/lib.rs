@@ -7,6 +7,12 @@
 /// What gateways tell agents.
 pub mod brief;
 
+/// Paths of cgroups.
+pub mod cgroup;
+
+/// Device ids of the kubelet.
+pub mod device_id;
+
 /// Directory files of the gateway.
 pub mod directory;
 
@@ -34,6 +40,8 @@ pub type Target = (&'static str, fn(&[u8]));
 /// Every target; each has a file in `fuzz_targets` and a folder in `seeds`.
 pub const TARGETS: &[Target] = &[
     ("brief", brief::read),
+    ("cgroup", cgroup::read),
+    ("device_id", device_id::read),
     ("directory", directory::read),
     ("exposition", exposition::read),
     ("holders", holders::read),

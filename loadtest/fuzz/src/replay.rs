@@ -10,7 +10,9 @@ use agent::device::replay::line::parse;
 use agent::frame::{Taken, assemble};
 use agent::local::json;
 use agent::local::view::View;
-use agent::owner::{Declared, resolve};
+use agent::owner::declared::Declaration;
+use agent::owner::process::ProcessOwners;
+use agent::owner::{Declared, Known, resolve};
 use shared::reading::{Reading, Readings};
 use shared::time::Timestamp;
 
@@ -44,7 +46,10 @@ fn are_in_range(readings: &Readings) {
 }
 
 fn recorded(observation: Observation) -> String {
-    let owners = resolve(&observation, &Declared::new());
+    let (file, declaration) = (Declared::new(), Declaration::default());
+    let processes = ProcessOwners::unread();
+    let known = Known { file: &file, declaration: &declaration, processes: &processes };
+    let owners = resolve(&observation, known);
     let taken = Taken { frame: assemble(observation, owners, None), at: Timestamp::START };
     json::line(&View::of(&taken, Timestamp::START, Duration::from_secs(10)), 0)
 }
