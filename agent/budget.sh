@@ -35,7 +35,7 @@ script() {
             printf "%s{\"uuid\":\"GPU-%d\",\"name\":\"NVIDIA H100 80GB HBM3\",", (gpu ? "," : ""), gpu
             printf "\"utilization\":[70,30],\"memory\":[85899345920,1073741824,42949672960],"
             printf "\"temperature\":64,\"power\":512500,\"energy_rate\":500000,\"clock\":1980,"
-            printf "\"throttle\":0,\"pcie\":[1000,2000],\"mig\":[%d,%d],", instances > 0, instances > 0
+            printf "\"throttle\":0,\"pcie\":[1000,2000],\"mig\":[%d,%d],", (instances > 0), (instances > 0)
             printf "\"processes\":%s,", processes(first, first + own)
             printf "\"mps\":%s,", processes(first + own, first + own + mps)
             printf "\"process_utilization\":%s,%s,\"instances\":[", used(first, first + own + mps), gpm

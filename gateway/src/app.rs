@@ -95,7 +95,8 @@ impl App {
         let AgentAuth::None = config.agent_auth;
         if !config.agent_listen.ip().is_loopback() {
             warn!(
-                "agents are not authenticated: whoever reaches their port can scale any workload"
+                "agents are not authenticated: whoever reaches their port can scale any workload, \
+                 and read which pods are on which node"
             );
         }
         Ok(Self {
@@ -134,7 +135,10 @@ impl App {
         info!(%keda, %agents, %http, "serving");
         let (ingest_counts, calls) = (ingest::Counts::default(), scaler::Calls::default());
         let metrics = Arc::new(Metrics::new(&ingest_counts, &calls, &self.demands));
-        let ingest = Ingest::new(self.fleet.clone(), self.clock, ingest_counts, shutdown.clone());
+        let (fleet, directory) = (self.fleet.clone(), self.answers.directory().clone());
+        let asks = self.answers.asks();
+        let counts = ingest_counts;
+        let ingest = Ingest::new(fleet, directory, asks, self.clock, counts, shutdown.clone());
         let scaler = Scaler::new(self.answers.clone(), calls, shutdown.clone());
         let pages = Pages::new(self.answers.clone(), metrics, shutdown.clone());
 

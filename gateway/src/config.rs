@@ -93,7 +93,7 @@ pub struct Serve {
     /// Own trigger profiles: a YAML map from name to metadata keys
     #[arg(long, env = "GPU_GATEWAY_PROFILES")]
     pub profiles: Option<PathBuf>,
-    /// Demand endpoints at this origin, such as http://router.infra:9090, are read from any
+    /// Demand endpoints at this origin, such as `http://router.infra:9090`, are read from any
     /// namespace and whatever its address is; it is looked up as written
     #[arg(
         long,

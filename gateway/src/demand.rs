@@ -39,8 +39,9 @@ use selection::{Counters, Said, Selection};
 
 /// How often a page is read.
 const EVERY: Duration = Duration::from_millis(500);
-/// Who has not asked for this long does not need it any more.
-const NEEDED_FOR: Duration = Duration::from_secs(600);
+/// Who has not asked for this long does not need it any more. KEDA may poll seldom, and the first
+/// question after this one would find nothing read.
+const NEEDED_FOR: Duration = Duration::from_secs(3_600);
 /// Pages read by one gateway, of them for one ScaledObject, and selections of one page.
 const MAX_SOURCES: usize = 1_000;
 const MAX_OF_OBJECT: usize = 16;

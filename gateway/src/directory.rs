@@ -5,6 +5,10 @@
 //! invents nothing. Sources (a file, the API server) replace the snapshot and keep, in
 //! `Workload::after`, what a single look at the cluster cannot show: since when.
 
+/// The cluster by node.
+pub mod by_node;
+/// Containers of pods, and the runtime's ids for them.
+pub mod container;
 /// The directory from a YAML file, reloaded when it changes.
 pub mod file;
 /// The directory from the Kubernetes API, kept current by watches.
@@ -23,6 +27,8 @@ use shared::process::Clock;
 use shared::time::Timestamp;
 use tokio::sync::watch;
 
+use self::by_node::{ByNode, OfNode};
+use self::container::Container;
 use self::startup::{Startup, Startups};
 use crate::trigger::observed::TargetType;
 use crate::trigger::profile::Profiles;
@@ -60,6 +66,7 @@ pub struct Snapshot {
     scaled_pods: OnceLock<HashMap<PodKey, Scaled>>,
     /// How far the declared triggers of each ScaledObject with a workload look back.
     look_backs: Vec<(ScaledObjectKey, WorkloadKey, Duration)>,
+    nodes: ByNode,
 }
 
 /// What scales a pod.
@@ -116,7 +123,7 @@ pub enum Absent {
 }
 
 /// One trigger as declared.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DeclaredTrigger {
     /// Its place in the list of all triggers: KEDA names the HPA's metric `s<index>-…`.
     pub index: usize,
@@ -178,6 +185,8 @@ pub struct Pod {
     pub since: Timestamp,
     /// Why the scheduler has no place for it; `None` where it has, or is not known.
     pub unscheduled: Option<Arc<str>>,
+    /// Its containers: init, ordinary and ephemeral ones; empty where the source does not say.
+    pub containers: Box<[Container]>,
 }
 
 /// A pod that was Ready once and is so no more.
@@ -366,6 +375,17 @@ impl Snapshot {
             snapshot.objects.entry(namespace).or_default().insert(name, Arc::new(object));
         }
         snapshot
+    }
+
+    /// The same, with the cluster by node.
+    #[must_use]
+    pub fn with_nodes(self, nodes: ByNode) -> Self {
+        Self { nodes, ..self }
+    }
+
+    /// What is known of `node`.
+    pub fn node(&self, node: &NodeName) -> OfNode {
+        self.nodes.node(node)
     }
 
     /// When it was last known to be true.

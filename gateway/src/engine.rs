@@ -31,11 +31,20 @@ pub struct Ask {
 }
 
 /// What is asked of every workload's engines, for one snapshot of the directory.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Asks {
     by_object: HashMap<ScaledObjectKey, Declared>,
     /// Triggers that were asked about without being declared.
     asked: HashMap<ScaledObjectKey, Ask>,
+    /// Another number where something else is asked than before.
+    version: u64,
+}
+
+impl PartialEq for Asks {
+    /// Whether they ask the same.
+    fn eq(&self, other: &Self) -> bool {
+        self.by_object == other.by_object && self.asked == other.asked
+    }
 }
 
 /// What the triggers of one ScaledObject ask, for as long as they stay the same.
@@ -125,7 +134,14 @@ impl Asks {
         let asked = triggers
             .into_iter()
             .filter_map(|(key, all)| Some((key, Ask::of(all.iter().map(Arc::as_ref))?)));
-        Self { by_object, asked: asked.collect() }
+        let mut asks = Self { by_object, asked: asked.collect(), version: before.version };
+        asks.version += u64::from(asks != *before);
+        asks
+    }
+
+    /// Equal numbers of one process ask the same.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     /// Where and how the engine of `pod` is read, if something that scales it reads engines.

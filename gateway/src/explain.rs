@@ -2,6 +2,8 @@
 //!
 //! Guarantees: made from the very assessment that KEDA's calls get; what is not known is null.
 
+/// Whose devices the readings come from.
+mod attribution;
 /// What KEDA is told, what the HPA makes of it, and why: in one sentence.
 mod sentence;
 /// The explanation as a table for people.
@@ -15,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use shared::reading::Reading;
 use shared::time::Timestamp;
 
+use self::attribution::{HeldDevices, attribution};
 use crate::answer::{Answers, Assessment, Question, Refusal};
 use crate::directory::ScaledObject;
 use crate::directory::startup::{Span, Startup};
@@ -189,6 +192,15 @@ pub struct DeviceExplanation {
     pub age_ms: Option<u64>,
     /// `ok`, `stale`, `unsupported`, `never read` or what failed.
     pub state: String,
+    /// What the pod's part of it rests on, for example `kubelet`, `process` or `equal`.
+    #[serde(default)]
+    pub source: Option<String>,
+    /// Whether its part is a guess rather than measured or declared.
+    #[serde(default)]
+    pub estimated: bool,
+    /// Whether it uses the device without having been given it.
+    #[serde(default)]
+    pub undeclared: bool,
 }
 
 /// Explains `namespace/name`.
@@ -288,6 +300,9 @@ fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
     let workload = object.workload.as_deref();
     let figures = verdict.figures;
     let value_type = observed.target_type == observed::TargetType::Value;
+    let held = workload.map_or_else(Vec::new, |workload| attribution(answers.fleet(), workload));
+    let mut warnings = warnings(assessment, value_type);
+    warnings.extend(attribution::warnings(&held, trigger.parts.iter().map(|part| part.metric)));
     TriggerExplanation {
         metric: Some(metrics_of(trigger)),
         metric_type: Some(observed.target_type.name().into()),
@@ -295,7 +310,7 @@ fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
         active: value.is_ok().then(|| answers.activity(assessment)),
         status: value.as_ref().map_or_else(Refusal::code, |_| "OK").into(),
         reason: verdict.reason.to_string(),
-        warnings: warnings(assessment, value_type),
+        warnings,
         replicas: workload.map(|workload| workload.replicas),
         status_replicas: workload.map(|workload| workload.status_replicas),
         coverage: Some(verdict.coverage.into()),
@@ -304,7 +319,7 @@ fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
         down: figures.map(|figures| figures.down),
         hold: figures.map(|figures| figures.hold),
         hpa: wish(assessment),
-        pods: shown_part(assessment).map_or_else(Vec::new, |at| pods(assessment, at, *now)),
+        pods: shown_part(assessment).map_or_else(Vec::new, |at| pods(assessment, at, &held, *now)),
         ..TriggerExplanation::default()
     }
 }
@@ -386,7 +401,12 @@ fn shown_part(assessment: &Assessment) -> Option<usize> {
     (at < assessment.observed.parts.len()).then_some(at)
 }
 
-fn pods(assessment: &Assessment, at: usize, now: Timestamp) -> Vec<PodExplanation> {
+fn pods(
+    assessment: &Assessment,
+    at: usize,
+    held: &[(Arc<str>, HeldDevices)],
+    now: Timestamp,
+) -> Vec<PodExplanation> {
     let Assessment { trigger, observed, .. } = assessment;
     let readings: &PartReadings = &observed.parts[at];
     let metric = trigger.parts[at].metric;
@@ -394,6 +414,7 @@ fn pods(assessment: &Assessment, at: usize, now: Timestamp) -> Vec<PodExplanatio
     let pods = observed.pods.iter().zip(states).enumerate();
     pods.map(|(at, (pod, state))| {
         let seen = readings.of(at);
+        let own = held.get(at).map(|(_, held)| held);
         let age = |seen: &Seen| Some(millis(now.since(seen.taken_at?)));
         PodExplanation {
             name: pod.name.clone(),
@@ -409,11 +430,17 @@ fn pods(assessment: &Assessment, at: usize, now: Timestamp) -> Vec<PodExplanatio
             age_ms: seen.iter().filter_map(age).max(),
             devices: seen
                 .iter()
-                .map(|seen| DeviceExplanation {
-                    uuid: seen.device.as_ref().map(ToString::to_string),
-                    reading: seen.reading.value(),
-                    age_ms: age(seen),
-                    state: device_state(seen, of_pod::fresh_for(trigger, seen), now),
+                .map(|seen| {
+                    let held = seen.device.as_ref().and_then(|device| own?.get(device));
+                    DeviceExplanation {
+                        uuid: seen.device.as_ref().map(ToString::to_string),
+                        reading: seen.reading.value(),
+                        age_ms: age(seen),
+                        state: device_state(seen, of_pod::fresh_for(trigger, seen), now),
+                        source: held.map(|held| held.source.name().into()),
+                        estimated: held.is_some_and(|held| held.estimated),
+                        undeclared: held.is_some_and(|held| held.undeclared),
+                    }
                 })
                 .collect(),
         }

@@ -8,6 +8,8 @@
 pub mod free;
 /// One node: its sessions, what they add up to, and its history.
 pub mod node;
+/// What of a device's load nobody can be named for.
+pub mod unattributed;
 /// One tick of one node, indexed by pod.
 pub mod view;
 

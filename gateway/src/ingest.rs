@@ -2,7 +2,11 @@
 //!
 //! Guarantees: Hello comes first and once, an inventory before the first sample; what breaks that
 //! order, or is larger than a node can be, ends the stream with a status that says so. A bad
-//! element costs only itself, and is counted. A stream ends with OK at shutdown.
+//! element costs only itself, and is counted. A stream ends with OK at shutdown. An agent is told
+//! about the node it said Hello for and no other.
+
+/// One stream's way back to the agent.
+mod courier;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +18,22 @@ use prometheus_client::registry::Registry;
 use proto::convert::{self, Link};
 use proto::uplink::agent_message::Body;
 use proto::uplink::uplink_server::Uplink;
-use proto::uplink::{AgentMessage, GatewayMessage, Hello, Welcome, gateway_message};
+use proto::uplink::{AgentMessage, GatewayMessage, Hello, Welcome};
 use shared::process::{Clock, VERSION};
 use shared::time::Timestamp;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{debug, info, warn};
 
+use self::courier::Courier;
+use crate::directory::Directory;
+use crate::engine::Asks;
 use crate::fleet::{Fleet, Session};
 
-/// How long an agent may take to say who it is.
+/// How long an agent may take to say who it is, and to hear why it is refused.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// Sampling intervals an agent may have.
 const INTERVALS_MS: std::ops::RangeInclusive<u32> = 100..=60_000;
@@ -33,6 +41,8 @@ const INTERVALS_MS: std::ops::RangeInclusive<u32> = 100..=60_000;
 /// The service agents push to.
 pub struct Ingest {
     fleet: Arc<Fleet>,
+    directory: Arc<Directory>,
+    asks: watch::Receiver<Arc<Asks>>,
     clock: Clock,
     counts: Counts,
     shutdown: CancellationToken,
@@ -42,6 +52,7 @@ pub struct Ingest {
 #[derive(Clone, Default)]
 pub struct Counts {
     messages: Counter,
+    briefs: Counter,
     refused: Family<Refused, Counter>,
 }
 
@@ -55,6 +66,8 @@ impl Counts {
     pub fn register(&self, registry: &mut Registry) {
         let messages = self.messages.clone();
         registry.register("uplink_messages", "Messages received from agents", messages);
+        let briefs = self.briefs.clone();
+        registry.register("uplink_briefs", "Node briefs sent to agents", briefs);
         let what = "Streams and elements of messages refused, by what was refused";
         registry.register("uplink_refused", what, self.refused.clone());
     }
@@ -65,14 +78,17 @@ impl Counts {
 }
 
 impl Ingest {
-    /// Hands what agents push to `fleet`.
+    /// Hands what agents push to `fleet`, and tells them what `directory` knows of their node and
+    /// what is asked of its engines.
     pub fn new(
         fleet: Arc<Fleet>,
+        directory: Arc<Directory>,
+        asks: watch::Receiver<Arc<Asks>>,
         clock: Clock,
         counts: Counts,
         shutdown: CancellationToken,
     ) -> Self {
-        Self { fleet, clock, counts, shutdown }
+        Self { fleet, directory, asks, clock, counts, shutdown }
     }
 }
 
@@ -94,14 +110,16 @@ impl Uplink for Ingest {
             refusals_logged: false,
         };
         let (clock, shutdown) = (self.clock, self.shutdown.clone());
+        let (directory, asks) = (self.directory.clone(), self.asks.clone());
+        let courier = Courier::new(directory, asks, self.counts.briefs.clone(), replies.clone());
         tokio::spawn(async move {
-            let listen = listen(conversation, request.into_inner(), clock, &replies);
+            let listen = listen(conversation, request.into_inner(), clock, courier);
             match shutdown.run_until_cancelled(listen).await {
                 None | Some(Ok(())) => debug!(peer, "agent stream ended"),
                 Some(Err(status)) => {
                     info!(peer, code = ?status.code(), error = status.message(), "agent stream refused");
-                    // The agent may be gone already.
-                    replies.send(Err(status)).await.ok();
+                    // The agent may be gone already, or not read.
+                    replies.send_timeout(Err(status), HELLO_WITHIN).await.ok();
                 }
             }
         });
@@ -113,8 +131,10 @@ async fn listen(
     mut conversation: Conversation,
     mut messages: Streaming<AgentMessage>,
     clock: Clock,
-    replies: &mpsc::Sender<Result<GatewayMessage, Status>>,
+    courier: Courier,
 ) -> Result<(), Status> {
+    let mut courier = Some(courier);
+    let mut _briefing = None;
     let first = tokio::time::timeout(HELLO_WITHIN, messages.message()).await;
     let mut next = first.map_err(|_| {
         conversation.refused("order", Status::deadline_exceeded("no Hello within 10 s"))
@@ -133,11 +153,12 @@ async fn listen(
                 return Ok(());
             }
         };
-        if let Some(welcome) = conversation.take(message, clock.now())? {
-            let body = Some(gateway_message::Body::Welcome(welcome));
-            if replies.send(Ok(GatewayMessage { body })).await.is_err() {
-                return Ok(());
-            }
+        if let Some(welcome) = conversation.take(message, clock.now())?
+            && let Some((courier, session)) = courier.take().zip(conversation.session.as_ref())
+        {
+            // On its own, so that an agent that does not read is listened to all the same.
+            let carrying = tokio::spawn(courier.carry(welcome, session.node().clone()));
+            _briefing = Some(AbortOnDropHandle::new(carrying));
         }
         next = match conversation.superseded() {
             Some(superseded) => match superseded.run_until_cancelled(messages.message()).await {

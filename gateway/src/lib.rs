@@ -3,7 +3,7 @@
 //! A module may use only modules listed above it; `config` and `app` come last and know them all.
 //!
 //! ```text
-//!  agents ──▶ ingest ──▶ fleet ──┐
+//!  agents ◀──▶ ingest ─▶ fleet ──┐
 //!                                ├──▶ answer ──▶ scaler ──▶ KEDA
 //!  kube ─▶ directory ────────────┤   (trigger     explain ─▶ http ──▶ people
 //!  routers ─▶ demand ────────────┤    decides)
@@ -22,7 +22,10 @@ pub mod directory;
 /// Which page of which pod shows its inference engine, for the agent of the pod's node.
 pub mod engine;
 
-/// The agents' stream, handed to the fleet.
+/// What an agent is told about its own node.
+pub mod brief;
+
+/// The agents' stream, handed to the fleet; and briefs, handed to the agents.
 pub mod ingest;
 
 /// Demand seen from outside while no pod is ready.

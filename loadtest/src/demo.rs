@@ -118,6 +118,7 @@ impl<W: Write> Teller<W> {
                 let (to, why) = (decision.desired, decision.reason);
                 self.say(format!("  HPA    {from} → {to}   value {value:.0}: {why}"))
             }
+            night::Event::Ready(_, 0) => self.say("  pods   none"),
             night::Event::Ready(ready, replicas) => {
                 self.say(format!("  pods   {}", pods(ready, replicas)))
             }

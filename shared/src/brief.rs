@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::identity::{DeviceUuid, PodKey, PodUid};
 
 /// What Kubernetes knows of one node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Brief {
     /// The node's pods, each namespace and name once.
     pub pods: Vec<BriefedPod>,
@@ -17,7 +17,7 @@ pub struct Brief {
 }
 
 /// One pod of the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BriefedPod {
     /// Its namespace and name.
     pub key: PodKey,
@@ -36,7 +36,7 @@ pub struct BriefedPod {
 }
 
 /// One container of a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BriefedContainer {
     /// Its name.
     pub name: Arc<str>,
@@ -45,7 +45,7 @@ pub struct BriefedContainer {
 }
 
 /// Where and how a pod's engine is read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EngineTarget {
     /// Tried in this order until one publishes an engine's metrics.
     pub pages: Vec<EnginePage>,
@@ -66,7 +66,7 @@ pub struct EnginePage {
 }
 
 /// A device as a DRA driver publishes it in a ResourceSlice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PublishedDevice {
     /// The driver, for example `gpu.nvidia.com`.
     pub driver: Arc<str>,

@@ -31,7 +31,7 @@ impl Answers {
             .collect();
         let before = self.asks.borrow().clone();
         let asks = Asks::new(&snapshot, &self.profiles, undeclared, &before);
-        let changed = *before != asks;
+        let changed = before.version() != asks.version();
         self.asks.send_if_modified(|known| {
             // Also where nothing new is asked: it knows what need not be read again.
             *known = Arc::new(asks);

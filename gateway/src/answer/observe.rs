@@ -51,8 +51,14 @@ pub fn seen_of(
             for (view, pod) in said {
                 for (claim, device) in pod.devices() {
                     let (reading, taken_at) = pod.reading(claim, metric);
-                    let (device, index) = (Some(device.uuid.clone()), device.index);
-                    into(Seen { device, index, reading, taken_at, interval: view.interval });
+                    into(Seen {
+                        device: Some(device.uuid.clone()),
+                        index: device.index,
+                        reading,
+                        taken_at,
+                        interval: view.interval,
+                        is_mig: device.mig.is_some(),
+                    });
                 }
             }
         }
@@ -65,6 +71,7 @@ pub fn seen_of(
                     reading: row.map_or(Reading::Unsupported, |row| row.readings.get(metric)),
                     taken_at: row.map(|row| row.taken_at),
                     interval: view.interval,
+                    is_mig: false,
                 })
             });
             // One pod has one engine, whatever several nodes say: the newest word counts.
@@ -200,7 +207,7 @@ fn why_unread(pod: &Pod, said: &[(&NodeView, PodView<'_>)], trigger: &Trigger) -
         None => format!("its engine is read, but not by engineLabels {labels} so far"),
     };
     let (reading, interval) = (Reading::Failed(why.into()), view.interval);
-    Some(Seen { device: None, index: 0, reading, taken_at: None, interval })
+    Some(Seen { device: None, index: 0, is_mig: false, reading, taken_at: None, interval })
 }
 
 /// Whether the engine of a pod has a request running or waiting, among the series that `trigger`

@@ -134,7 +134,7 @@ impl Selection {
             return Said::Absent(self.absence(selected.others, rest));
         }
         if !selected.counts {
-            return finite(selected.values.values().sum());
+            return finite(total(selected.values.into_values()));
         }
         let counters = Counters { taken_at: now, values: selected.values };
         let rate = before.as_ref().map(|before| counters.rate_since(before));
@@ -206,8 +206,16 @@ impl Counters {
             value - then.unwrap_or(0.0)
         });
         let seconds = self.taken_at.since(before.taken_at).as_secs_f64();
-        if seconds > 0.0 { grown.sum::<f64>() / seconds } else { f64::NAN }
+        if seconds > 0.0 { total(grown) / seconds } else { f64::NAN }
     }
+}
+
+/// The sum, to a billionth: the same whatever the order, and 0.3 for 0.1 and 0.2.
+fn total(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let sum: f64 = values.into_iter().sum();
+    if sum.abs() < 1e6 { (sum * 1e9).round() / 1e9 } else { sum }
 }
 
 fn finite(value: f64) -> Said {
@@ -270,6 +278,18 @@ mod tests {
         assert_eq!(once(page, "q", ""), Said::Value(7.0));
         assert_eq!(once(page, "q", "m=a"), Said::Value(3.0));
         assert_eq!(once(page, "q", "m=a,z=2"), Said::Value(2.0));
+    }
+
+    #[test]
+    fn the_order_of_series_changes_no_digit() {
+        let lines =
+            ["q{a=\"1\"} 0.1\n", "q{a=\"2\"} 0.2\n", "q{a=\"3\"} 1e5\n", "q{a=\"4\"} 0.7\n"];
+        for first in 0..lines.len() {
+            let (front, back) = lines.split_at(first);
+            let page: String = back.iter().chain(front.iter().rev()).copied().collect();
+            assert_eq!(once(&page, "q", ""), Said::Value(100_001.0), "{page}");
+        }
+        assert_eq!(once(&lines[..2].concat(), "q", ""), Said::Value(0.3));
     }
 
     #[test]

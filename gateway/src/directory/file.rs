@@ -16,6 +16,7 @@ use shared::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use super::by_node::ByNode;
 use super::{DeclaredTrigger, Directory, Phase, Pod, ScaledKind, ScaledObject, Snapshot, Workload};
 use crate::trigger::observed::TargetType;
 use crate::trigger::profile::Profiles;
@@ -190,6 +191,7 @@ pub struct FileDirectory {
     /// What the last look saw, where that was something else: perhaps half written.
     seen: Option<String>,
     entries: HashMap<WorkloadKey, WorkloadEntry>,
+    loads: u64,
     /// The last fault: it is said once, not at every look.
     fault: Option<String>,
 }
@@ -214,6 +216,7 @@ impl FileDirectory {
             text: String::new(),
             seen: None,
             entries: HashMap::new(),
+            loads: 0,
             fault: None,
         };
         file.load(text)?;
@@ -285,8 +288,11 @@ impl FileDirectory {
         }
         let objects = file.scaled_objects.into_iter().flatten().map(ScaledObject::from).collect();
         let profiles = &self.profiles;
+        self.loads += 1;
+        let pods = workloads.iter().flat_map(|workload: &Arc<Workload>| workload.pods.clone());
+        let nodes = ByNode::of(pods, self.loads);
         let snapshot = Snapshot::new(now, workloads, objects, |object| object.look_back(profiles));
-        self.directory.replace(snapshot);
+        self.directory.replace(snapshot.with_nodes(nodes));
         self.entries = entries;
         self.text = text;
         self.seen = None;
@@ -433,6 +439,7 @@ impl PodEntry {
             ready: self.ready,
             since: self.since(before, now),
             unscheduled: self.unscheduled.clone(),
+            containers: Box::default(),
         }
     }
 

@@ -1,4 +1,5 @@
-//! The directory from the Kubernetes API: three watches, and the `/scale` of every target.
+//! The directory from the Kubernetes API: three watches, the `/scale` of every target, and what DRA
+//! drivers publish where the cluster serves it.
 //!
 //! Guarantees: one task owns what is known and replaces the snapshot at most ten times a second;
 //! no snapshot exists before everything has been read once. While the API server is away the last
@@ -19,6 +20,8 @@ pub mod pod;
 pub mod scale;
 /// Label selectors as text.
 pub mod selector;
+/// ResourceSlices as the API server gives them.
+pub mod slice;
 /// One watch.
 pub mod watch;
 
@@ -43,6 +46,7 @@ use super::{Directory, ScaledKind};
 use crate::trigger::profile::Profiles;
 use index::{Action, Index, Scope, What};
 use scale::Wanted;
+use slice::Published;
 use watch::Follower;
 
 /// Snapshots are at least this far apart, and ten times as long as the last took to make.
@@ -63,6 +67,8 @@ const QUEUE: usize = 1_024;
 pub enum Said {
     /// Something to do.
     Action(Action),
+    /// Something about what drivers publish.
+    Published(slice::Change),
     /// It failed.
     Failed,
     /// It is tried again from now on.
@@ -129,7 +135,11 @@ impl KubeDirectory {
                 profiles: self.profiles.clone(),
                 clock: self.clock,
                 shutdown: shutdown.clone(),
+                is_optional: false,
             };
+            if number == 0 {
+                tasks.spawn(follower.clone().follow_slices(self.scopes.len()));
+            }
             tasks.spawn(follower.follow(number, scope.clone()));
         }
         let client = self.client.clone();
@@ -205,6 +215,8 @@ async fn keep_asking(
 /// The one owner of the index.
 struct Writer {
     index: Index,
+    published: Published,
+    /// Of the watches that must be relied on.
     lines: Vec<Line>,
     /// When the API server was last asked something that it answered.
     last_beat: Option<Timestamp>,
@@ -214,6 +226,8 @@ struct Writer {
     renew: latest::Sender<u64>,
     publish_at: Instant,
     is_published: bool,
+    /// Whether something that drivers publish changed since the last snapshot.
+    has_published: bool,
 }
 
 impl Writer {
@@ -226,6 +240,7 @@ impl Writer {
         Self {
             lines: vec![Line::Down; scopes.len()],
             index: Index::new(scopes),
+            published: Published::default(),
             last_beat: None,
             directory,
             clock,
@@ -233,19 +248,29 @@ impl Writer {
             renew,
             publish_at: Instant::now(),
             is_published: false,
+            has_published: false,
         }
     }
 
     fn hear(&mut self, number: usize, said: Said) {
         match said {
-            Said::Failed => self.lines[number] = Line::Down,
-            Said::Retrying => self.lines[number] = Line::Retrying(self.clock.now()),
+            Said::Published(change) => {
+                self.has_published |= self.published.apply(change, self.index.nodes_mut());
+            }
+            Said::Failed => self.set(number, Line::Down),
+            Said::Retrying => self.set(number, Line::Retrying(self.clock.now())),
             Said::Action(action) => {
                 if !matches!(action, Action::Begin) {
-                    self.lines[number] = Line::Up;
+                    self.set(number, Line::Up);
                 }
                 self.index.apply(number, action);
             }
+        }
+    }
+
+    fn set(&mut self, number: usize, line: Line) {
+        if let Some(known) = self.lines.get_mut(number) {
+            *known = line;
         }
     }
 
@@ -276,7 +301,7 @@ impl Writer {
     }
 
     fn has_news(&self) -> bool {
-        self.index.is_dirty() || !self.is_published
+        self.index.is_dirty() || self.has_published || !self.is_published
     }
 
     fn publish(&mut self) {
@@ -293,6 +318,7 @@ impl Writer {
         if let Some(what) = waits_for {
             self.directory.wait_for(what);
         } else {
+            self.has_published = false;
             self.directory.replace(self.index.snapshot(self.clock.now()));
             if !self.is_published {
                 info!("the directory is loaded");

@@ -116,6 +116,7 @@ mod tests {
 
     fn pod(ports: &[(&str, u16)], annotations: &[(&str, &str)]) -> Pod {
         Pod {
+            containers: Box::default(),
             key: PodKey::new("ai", "vllm-0"),
             uid: None,
             node: None,

@@ -9,7 +9,8 @@ use comfy_table::{ContentArrangement, Table, presets};
 
 use super::sentence::{plural, sentences};
 use super::{
-    CoverageExplanation, Explanation, PodExplanation, SpanExplanation, TriggerExplanation,
+    CoverageExplanation, DeviceExplanation, Explanation, PodExplanation, SpanExplanation,
+    TriggerExplanation,
 };
 
 /// Columns of a paragraph.
@@ -182,11 +183,8 @@ fn table(pods: &[&PodExplanation]) -> Table {
         let devices = pod.devices.iter().map(|device| {
             let uuid = device.uuid.as_deref().unwrap_or("engine");
             let reading = figure(device.reading);
-            if device.state == "ok" {
-                format!("{uuid} {reading}")
-            } else {
-                format!("{uuid} {}", device.state)
-            }
+            let said = if device.state == "ok" { &reading } else { &device.state };
+            format!("{uuid} {said}{}", footing(device))
         });
         table.add_row([
             pod.name.to_string(),
@@ -199,6 +197,15 @@ fn table(pods: &[&PodExplanation]) -> Table {
         ]);
     }
     table
+}
+
+/// What a reading rests on, where that is not simply the pod's own device.
+fn footing(device: &DeviceExplanation) -> String {
+    let source = device.source.as_deref().unwrap_or("?");
+    let estimated = device.estimated.then(|| format!("estimated by {source}"));
+    let undeclared = device.undeclared.then(|| "undeclared".to_owned());
+    let said: Vec<_> = estimated.into_iter().chain(undeclared).collect();
+    if said.is_empty() { String::new() } else { format!(" ({})", said.join(", ")) }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::frame::{Engine, Inventory, Sample};
+use shared::frame::{Engine, HeldReading, Holder, Inventory, Sample};
 use shared::identity::{DeviceUuid, PodKey};
 use shared::time::Timestamp;
 use tokio_util::sync::CancellationToken;
@@ -224,9 +224,9 @@ fn merged_view(newest_first: &[Arc<NodeView>], index: Arc<Index>) -> NodeView {
                 continue;
             };
             let mut row = row.clone();
-            // Places of holders are the reporting session's own.
-            if known.get(&device.uuid).is_none_or(|holders| **holders != device.holders) {
-                row.held.clear();
+            let holders = known.get(&device.uuid).map_or(&[][..], |holders| holders);
+            if holders != device.holders {
+                row.held = rehold(row.held, &device.holders, holders);
             }
             rows.insert(&device.uuid, row);
         }
@@ -250,6 +250,24 @@ fn merged_view(newest_first: &[Arc<NodeView>], index: Arc<Index>) -> NodeView {
 /// What the rows of engines are told apart by, whichever session brings them.
 fn key_of(engine: &Engine) -> (&PodKey, &str) {
     (&engine.pod, &engine.labels)
+}
+
+/// Places of holders are the reporting session's own: brings readings from the list `from` to the
+/// places of the same containers in `to`. Those that are not there have none.
+fn rehold(held: Vec<HeldReading>, from: &[Holder], to: &[Holder]) -> Vec<HeldReading> {
+    let is_same = |a: &Holder, b: &Holder| {
+        let same_uid = a.uid.as_ref().zip(b.uid.as_ref()).is_none_or(|(a, b)| a == b);
+        a.pod == b.pod && a.container == b.container && same_uid
+    };
+    let place = |holder: usize| {
+        let own = from.get(holder)?;
+        to.iter().position(|other| is_same(own, other))
+    };
+    let moved = held.into_iter().filter_map(|reading| {
+        let holder = place(reading.holder)?;
+        Some(HeldReading { holder, ..reading })
+    });
+    moved.collect()
 }
 
 fn is_newer(row: &Row, known: Option<&Row>) -> bool {

@@ -11,6 +11,7 @@ use shared::time::Timestamp;
 
 use crate::answer::{Answers, observe};
 use crate::directory::Workload;
+use crate::fleet::unattributed::unattributed;
 use crate::fleet::view::{NodeView, PodView, Row};
 use crate::trigger::number::thousandths;
 
@@ -36,6 +37,8 @@ struct DeviceEntry {
     age_ms: Option<u64>,
     readings: BTreeMap<&'static str, Option<f64>>,
     holders: Vec<HolderEntry>,
+    /// Share of its load that no holder has.
+    unattributed: Option<f64>,
 }
 
 #[derive(Serialize)]
@@ -123,6 +126,7 @@ fn devices(view: &NodeView, now: Timestamp) -> Vec<DeviceEntry> {
                 age_ms: row.map(|row| age_ms(now, row.taken_at)),
                 readings: row.map(|row| by_name(&row.readings)).unwrap_or_default(),
                 holders: device.holders.iter().map(holder).collect(),
+                unattributed: unattributed(view, at),
             }
         })
         .collect()

@@ -17,6 +17,7 @@ use crate::answer::{Answers, Question};
 use crate::demand::Demands;
 use crate::explain::{CoverageExplanation, metadata_of};
 use crate::fleet::free;
+use crate::fleet::unattributed::unattributed;
 use crate::ingest;
 use crate::scaler;
 
@@ -142,16 +143,25 @@ fn gateway(registry: &mut Registry, answers: &Answers) {
 #[expect(clippy::cast_precision_loss, reason = "a node has at most 1024 devices")]
 fn nodes(registry: &mut Registry, answers: &Answers) {
     let now = answers.clock().now();
-    let [age, devices] = [(); 2].map(|()| Family::<OfNode, Number>::default());
-    let [failed, device_age, utilization, memory] =
-        [(); 4].map(|()| Family::<OfDevice, Number>::default());
+    let [age, devices, undeclared, estimated] =
+        [(); 4].map(|()| Family::<OfNode, Number>::default());
+    let [failed, device_age, utilization, memory, left] =
+        [(); 5].map(|()| Family::<OfDevice, Number>::default());
     for node in answers.fleet().nodes() {
         let Some(view) = node.view else { continue };
         let label = OfNode { node: node.name.to_string() };
         age.get_or_create(&label).set(now.since(view.received_at).as_secs_f64());
         devices.get_or_create(&label).set(view.inventory().devices.len() as f64);
+        let holders = || view.inventory().devices.iter().flat_map(|device| &device.holders);
+        let count = holders().filter(|holder| holder.undeclared).count();
+        undeclared.get_or_create(&label).set(count as f64);
+        let count = holders().filter(|holder| holder.estimated).count();
+        estimated.get_or_create(&label).set(count as f64);
         for (at, device) in view.inventory().devices.iter().enumerate() {
             let label = OfDevice { node: node.name.to_string(), gpu_uuid: device.uuid.to_string() };
+            if let Some(share) = unattributed(&view, at) {
+                left.get_or_create(&label).set(share);
+            }
             let Some(row) = view.row(at) else { continue };
             device_age.get_or_create(&label).set(now.since(row.taken_at).as_secs_f64());
             failed.get_or_create(&label).set(row.readings.failures().count() as f64);
@@ -166,6 +176,10 @@ fn nodes(registry: &mut Registry, answers: &Answers) {
     let help = "Time since the node's last sample";
     registry.register_with_unit("node_age", help, Unit::Seconds, age);
     registry.register("node_devices", "Devices the node reports", devices);
+    let help = "Containers that use a device of the node without having been given it";
+    registry.register("node_undeclared_holders", help, undeclared);
+    let help = "Containers whose part of a device of the node is a guess";
+    registry.register("node_estimated_holders", help, estimated);
     registry.register(
         "device_failed_readings",
         "Metrics of the device that could not be read",
@@ -182,6 +196,8 @@ fn nodes(registry: &mut Registry, answers: &Answers) {
     );
     let help = "Device memory in use (memory_used_mib)";
     registry.register_with_unit("device_memory_used", help, Unit::Bytes, memory);
+    let help = "Share of the device's load that no holder has";
+    registry.register_with_unit("device_unattributed", help, Unit::Other("ratio".into()), left);
 }
 
 fn free_gpus(registry: &mut Registry, answers: &Answers) {

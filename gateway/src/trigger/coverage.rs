@@ -108,9 +108,9 @@ fn state_of(
         Err(NotRead::Never | NotRead::NotYet(_)) if for_how_long < trigger.stale_after => {
             PodState::Starting
         }
-        Err(why @ (NotRead::Unsupported | NotRead::NoSuchDevice { .. })) => {
-            PodState::Unsupported(why)
-        }
+        Err(
+            why @ (NotRead::Unsupported | NotRead::UnsupportedByMig | NotRead::NoSuchDevice { .. }),
+        ) => PodState::Unsupported(why),
         Err(why) => PodState::Missing(why),
     }
 }

@@ -109,6 +109,8 @@ pub struct Seen {
     pub taken_at: Option<Timestamp>,
     /// The agent's sampling interval.
     pub interval: Duration,
+    /// Whether the device is a MIG instance.
+    pub is_mig: bool,
 }
 
 impl Seen {

@@ -27,6 +27,8 @@ pub enum NotRead {
     Failed(Arc<str>),
     /// The devices or the engine do not have the metric.
     Unsupported,
+    /// The pod has MIG instances, and these do not have the metric.
+    UnsupportedByMig,
     /// `gpuIndex` is beyond the pod's devices.
     NoSuchDevice {
         /// `gpuIndex`.
@@ -45,6 +47,11 @@ impl fmt::Display for NotRead {
             Self::Unsupported => {
                 f.write_str("not supported by the devices or the engine of these pods")
             }
+            Self::UnsupportedByMig => f.write_str(
+                "not supported by MIG instances; what can be known of one is \
+                 memory_used_percent, sm_activity on Hopper and newer, and its engine's \
+                 requests_waiting or kv_cache_usage",
+            ),
             Self::NoSuchDevice { index, devices } => {
                 write!(f, "gpuIndex {index}, but a pod has {devices} GPUs (they count from 0)")
             }
@@ -89,7 +96,7 @@ pub fn read(
     now: Timestamp,
 ) -> Result<f64, NotRead> {
     let selected = select(trigger, metric, seen)?;
-    let mut unsupported = false;
+    let mut unsupported = None;
     for device in selected {
         let Some(taken_at) = device.taken_at else { return Err(never(device)) };
         let age = now.since(taken_at);
@@ -98,12 +105,13 @@ pub fn read(
         }
         match &device.reading {
             Reading::Ok(_) => {}
-            Reading::Unsupported => unsupported = true,
+            Reading::Unsupported if device.is_mig => unsupported = Some(NotRead::UnsupportedByMig),
+            Reading::Unsupported => unsupported = unsupported.or(Some(NotRead::Unsupported)),
             Reading::Failed(why) => return Err(NotRead::Failed(why.clone())),
         }
     }
-    if unsupported {
-        return Err(NotRead::Unsupported);
+    if let Some(unsupported) = unsupported {
+        return Err(unsupported);
     }
     Ok(combined(trigger.aggregation, metric, selected))
 }

@@ -54,6 +54,7 @@ pub fn assess(trigger: &Trigger, observed: &Observed, past: &dyn Past, now: Time
                 direction: figures.direction,
                 metric: part.metric,
                 coverage: part.coverage,
+                why: why_unknown(part),
             },
             coverage: part.coverage,
             figures: Some(figures),
@@ -222,6 +223,15 @@ fn unknown(trigger: &Trigger, observed: &Observed, parts: &[Part]) -> Verdict {
         coverage,
         figures: Some(figures),
     }
+}
+
+/// Why no pod reports a part that counts as hold.
+fn why_unknown(part: &Part) -> Option<Arc<str>> {
+    let reason = |state: &PodState| match state {
+        PodState::Missing(why) | PodState::Unsupported(why) => Some(why.to_string().into()),
+        _ => None,
+    };
+    if part.coverage.reporting > 0 { None } else { part.states.iter().find_map(reason) }
 }
 
 fn why_unsupported(trigger: &Trigger, part: &Part) -> String {

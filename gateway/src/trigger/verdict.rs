@@ -72,6 +72,8 @@ pub enum Reason {
         metric: Metric,
         /// Pods by state.
         coverage: Coverage,
+        /// Why no pod reports, for a part of a composite that counts as hold.
+        why: Option<Arc<str>>,
     },
     /// No pod reports yet, and those that exist or were ordered are still starting.
     Starting {
@@ -135,10 +137,13 @@ fn waiting(unscheduled: u32) -> String {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Measured { replicas, filled, direction, metric, coverage } => {
+            Self::Measured { replicas, filled, direction, metric, coverage, why } => {
                 let (reporting, ordered) = (coverage.reporting, plural(*replicas, "replica"));
                 let report = if reporting == 1 { "reports" } else { "report" };
                 write!(f, "{metric}: {reporting} of {ordered} {report}")?;
+                if let Some(why) = why {
+                    write!(f, " ({why})")?;
+                }
                 if *filled == 0 { Ok(()) } else { fmt_filled(f, *replicas, *coverage, *direction) }
             }
             Self::Starting { pods, unscheduled } => {

@@ -84,6 +84,7 @@ impl World {
             since: since.unwrap_or_else(|since| since),
             beside: false,
             unscheduled: unscheduled.map(Into::into),
+            containers: Box::default(),
         });
         let pods: Vec<Arc<Pod>> = pods.map(Arc::new).collect();
         let seen = Workload {

@@ -40,6 +40,7 @@ fn seen(index: usize, reading: Reading, age: Duration) -> Seen {
         reading,
         taken_at: Some(NOW - age),
         interval: INTERVAL,
+        is_mig: false,
     }
 }
 

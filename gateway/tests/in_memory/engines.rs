@@ -5,24 +5,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::answer::{Question, Refusal};
+use gateway::answer::Refusal;
 use gateway::directory::DeclaredTrigger;
-use gateway::engine::{Ask, Asks};
 use gateway::explain::explain_at;
 use gateway::fleet::Session;
 use gateway::trigger::observed::TargetType;
-use gateway::trigger::profile::Profiles;
-use gateway::trigger::spec::{Trigger, parse};
-use shared::brief::EngineTarget;
 use shared::frame::{Engine, EngineSample, Inventory, Sample};
-use shared::identity::{PodKey, ScaledObjectKey};
+use shared::identity::PodKey;
 use shared::metric::{Metric, Scope};
 use shared::reading::Reading;
 use shared::time::Timestamp;
 
 use crate::cases::{APod, World, at, ready};
 
-const WAITING: (&str, &str) = ("metricType", "requests_waiting:5");
+pub(crate) const WAITING: (&str, &str) = ("metricType", "requests_waiting:5");
 
 /// A pod, a selection of its series, and what these say.
 type Row<'a> = (&'a str, &'a str, &'a [(Metric, Reading)]);
@@ -60,11 +56,7 @@ fn no_answer(why: &str) -> Vec<(Metric, Reading)> {
     engine.map(|metric| failed(*metric, why)).collect()
 }
 
-fn trigger(metadata: &[(&str, &str)]) -> Trigger {
-    parse(&map(metadata), &Profiles::default()).unwrap()
-}
-
-fn map(metadata: &[(&str, &str)]) -> HashMap<String, String> {
+pub(crate) fn map(metadata: &[(&str, &str)]) -> HashMap<String, String> {
     metadata.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
 }
 
@@ -73,6 +65,18 @@ fn unavailable<T: std::fmt::Debug>(answer: Result<T, Refusal>) -> String {
         Err(Refusal::Unavailable(why)) => why,
         other => panic!("{other:?}"),
     }
+}
+
+/// A world whose ScaledObjects all declare these triggers.
+pub(crate) fn declaring(triggers: &[&[(&str, &str)]]) -> World {
+    let declared = triggers.iter().enumerate().map(|(index, metadata)| DeclaredTrigger {
+        index,
+        pushes: true,
+        name: None,
+        target_type: TargetType::AverageValue,
+        metadata: map(metadata),
+    });
+    World { triggers: declared.collect(), ..World::new() }
 }
 
 // === The worked cases ===
@@ -220,6 +224,12 @@ fn a_composite_whose_one_part_fails_everywhere_holds_while_another_is_fresh() {
     };
     let nan = || Reading::Failed("vllm:kv_cache_usage_perc is NaN".into());
     assert_eq!(with(1.0, 16.0, nan()), Ok(200.0), "hold");
+    let held = world.assess("llm", &[("profile", "vllm")], at(1.5)).unwrap().verdict.reason;
+    assert_eq!(
+        held.to_string(),
+        "kv_cache_usage: 0 of 2 replicas report (vllm:kv_cache_usage_perc is NaN); \
+         2 missing could tip it either way, so nothing moves"
+    );
     assert_eq!(with(20.0, 16.0, nan()), Ok(800.0), "the queue alone asks for more");
     assert_eq!(with(1.0, 16.0, Reading::Ok(20.0)), Ok(50.0), "2 pods × max(20, 25, 25) %");
     assert_eq!(with(0.0, 48.0, Reading::Ok(72.0)), Ok(180.0), "2 pods × max(0, 75, 90) %");
@@ -374,100 +384,4 @@ fn a_reading_stays_with_its_engine_when_the_inventory_changes() {
     let sample = Sample { engines: vec![Some(fresh), None], ..Sample::default() };
     agent.apply(&both, sample, at(2.0));
     assert_eq!(world.value("llm", &[WAITING], at(2.5)), Ok(11.0));
-}
-
-// === What agents are asked to read ===
-
-/// A world whose ScaledObjects all declare these triggers.
-fn declaring(triggers: &[&[(&str, &str)]]) -> World {
-    let declared = triggers.iter().enumerate().map(|(index, metadata)| DeclaredTrigger {
-        index,
-        pushes: true,
-        name: None,
-        target_type: TargetType::AverageValue,
-        metadata: map(metadata),
-    });
-    World { triggers: declared.collect(), ..World::new() }
-}
-
-fn target(world: &World, asks: &Asks) -> Option<EngineTarget> {
-    let snapshot = world.directory.snapshot().unwrap();
-    let pod = snapshot.object("ml", "llm").unwrap().workload.as_ref().unwrap().pods[0].clone();
-    asks.target(&snapshot, &pod)
-}
-
-/// What is asked of the first pod by now.
-fn asked_of(world: &World) -> Option<EngineTarget> {
-    world.answers.renew_asks();
-    target(world, &world.answers.asks().borrow())
-}
-
-fn pages(target: &EngineTarget) -> Vec<String> {
-    target.pages.iter().map(|page| format!("{}{}", page.port, page.path)).collect()
-}
-
-#[test]
-fn a_pod_is_read_as_its_declared_triggers_ask_together() {
-    let mut world = declaring(&[
-        &[("profile", "vllm"), ("engineLabels", "model_name=b")],
-        &[("vllmEndpoint", "http://svc:9000/m"), WAITING],
-        &[WAITING, ("engineLabels", "model_name=b, engine=0")],
-        &[("metricType", "gpu_utilization")],
-        &[("metricType", "gpu_utilisation")],
-    ]);
-    world.workload("llm", 1, &[ready("a")], at(0.0));
-    let mut changes = world.answers.asks();
-    let read = asked_of(&world).unwrap();
-    assert_eq!(pages(&read), ["9000/m", "8000/metrics"]);
-    assert_eq!(read.engine.as_deref(), Some("vllm"));
-    assert_eq!(read.labels, ["", "engine=0,model_name=b", "model_name=b"].map(Arc::from));
-    assert!(changes.has_changed().unwrap());
-    changes.mark_unchanged();
-    assert_eq!(asked_of(&world), Some(read));
-    assert!(!changes.has_changed().unwrap(), "nothing else is asked");
-}
-
-#[test]
-fn nothing_is_read_for_triggers_on_gpus() {
-    let mut world = declaring(&[&[("profile", "vllm-inference"), ("vllmEndpoint", "http://svc")]]);
-    world.workload("llm", 1, &[ready("a")], at(0.0));
-    assert_eq!(asked_of(&world), None);
-}
-
-#[test]
-fn a_trigger_that_is_not_declared_is_read_for_once_it_is_asked_about() {
-    let mut world = World::new();
-    world.workload("llm", 1, &[ready("a")], at(0.0));
-    let mut changes = world.answers.engines_asked();
-    assert_eq!(asked_of(&world), None);
-    let ask = |metadata: &[(&str, &str)]| {
-        let metadata = map(metadata);
-        world.answers.value(Question { namespace: "ml", name: "llm", metadata: &metadata }).ok();
-    };
-    ask(&[("metricType", "gpu_utilization")]);
-    assert!(!changes.has_changed().unwrap(), "a GPU trigger changes nothing");
-    ask(&[("profile", "sglang")]);
-    assert!(changes.has_changed().unwrap());
-    changes.mark_unchanged();
-    let read = asked_of(&world).unwrap();
-    assert_eq!((pages(&read), read.engine), (vec!["30000/metrics".into()], Some("sglang".into())));
-    ask(&[("profile", "sglang")]);
-    assert!(!changes.has_changed().unwrap(), "known already");
-}
-
-#[test]
-fn triggers_that_name_different_engines_name_none() {
-    let both = [trigger(&[("profile", "vllm")]), trigger(&[("profile", "triton")])];
-    let one = [trigger(&[("profile", "vllm")]), trigger(&[WAITING])];
-    let mut world = World::new();
-    world.workload("llm", 1, &[ready("a")], at(0.0));
-    let snapshot = world.directory.snapshot().unwrap();
-    for (triggers, engine, first) in [(&both, None, 8), (&one, Some("vllm"), 1)] {
-        let asked =
-            triggers.iter().map(|t| (ScaledObjectKey::new("ml", "llm"), Arc::new(t.clone())));
-        let asks = Asks::new(&snapshot, &Profiles::default(), asked, &Asks::default());
-        let read = target(&world, &asks).unwrap();
-        assert_eq!((read.engine.as_deref(), read.pages.len()), (engine, first));
-    }
-    assert_eq!(Ask::of(&[trigger(&[])]), None);
 }

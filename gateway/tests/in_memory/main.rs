@@ -2,8 +2,11 @@
 //! parameter, and the order of the modules.
 #![expect(clippy::unwrap_used, reason = "what a test cannot do without may end it")]
 
+mod briefs;
 mod cases;
 mod decision;
+mod demand;
+mod engine_asks;
 mod engines;
 mod explained;
 mod kube_index;

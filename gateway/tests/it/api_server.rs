@@ -1,7 +1,7 @@
 //! A Kubernetes API server as far as the gateway uses one: list in pages, watch with bookmarks,
 //! 410 Gone, discovery and `/scale`, over a real socket; and it can be slow, away or break off.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,8 +40,14 @@ struct World {
     /// `apiVersion/plural`, namespace, name → scale.
     scales: HashMap<(String, Named), Value>,
     has_crds: bool,
+    /// The versions of resource.k8s.io that are served.
+    slice_versions: Vec<&'static str>,
+    /// Lists and watches of this resource are forbidden.
+    forbidden: Option<&'static str>,
     slow_lists: Duration,
     is_away: bool,
+    /// Every `group/version` of which something was listed or watched.
+    versions: BTreeSet<String>,
     /// Method-less log: `group/resource[/scale] verb` → how often.
     calls: BTreeMap<(String, String, String), u64>,
 }
@@ -111,7 +117,7 @@ impl ApiServer {
         world.version += 1;
         let version = world.version;
         object["metadata"]["resourceVersion"] = json!(version.to_string());
-        let text = |key: &str| object["metadata"][key].as_str().expect("a name").to_owned();
+        let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
         let key = (text("namespace"), text("name"));
         let objects = world.objects.entry(plural.into()).or_default();
         let kind = if kind == "DELETED" {
@@ -165,6 +171,16 @@ impl ApiServer {
         self.shared.world.lock().has_crds = has;
     }
 
+    /// Serves ResourceSlices in these versions.
+    pub(crate) fn serves_slices(&self, versions: &[&'static str]) {
+        self.shared.world.lock().slice_versions = versions.to_vec();
+    }
+
+    /// Nobody may list or watch this.
+    pub(crate) fn forbid(&self, plural: &'static str) {
+        self.shared.world.lock().forbidden = Some(plural);
+    }
+
     /// Every list takes this long.
     pub(crate) fn slow_lists(&self, slow: Duration) {
         self.shared.world.lock().slow_lists = slow;
@@ -197,6 +213,12 @@ impl ApiServer {
         self.shared.world.lock().calls.clone()
     }
 }
+impl ApiServer {
+    /// Every `group/version` of which something was asked, discovery left out.
+    pub(crate) fn versions(&self) -> BTreeSet<String> {
+        self.shared.world.lock().versions.clone()
+    }
+}
 
 fn status(code: u16, reason: &str, message: &str) -> Value {
     json!({
@@ -222,13 +244,17 @@ async fn answer(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect();
     let path: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
+    let slices = shared.world.lock().slice_versions.clone();
+    if path == ["apis"] {
+        return groups(&slices);
+    }
     let (version, rest) = match path.as_slice() {
         ["api", version, rest @ ..] => ((*version).to_owned(), rest),
         ["apis", group, version, rest @ ..] => (format!("{group}/{version}"), rest),
         _ => return refuse(404, "NotFound"),
     };
     match rest {
-        [] => discovery(&version),
+        [] => discovery(&version, &slices),
         ["namespaces", namespace, plural, name, "scale"] => {
             called(&shared, &version, &format!("{plural}/scale"), "get");
             let key = (format!("{version}/{plural}"), ((*namespace).into(), (*name).into()));
@@ -248,11 +274,26 @@ async fn answer(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
 fn called(shared: &Shared, version: &str, resource: &str, verb: &str) {
     let group = version.split_once('/').map_or("", |(group, _)| group);
     let call = (group.to_owned(), resource.to_owned(), verb.to_owned());
-    *shared.world.lock().calls.entry(call).or_default() += 1;
+    let mut world = shared.world.lock();
+    *world.calls.entry(call).or_default() += 1;
+    world.versions.insert(version.to_owned());
 }
 
-fn discovery(version: &str) -> Response {
+/// The served groups, as far as they are asked for.
+fn groups(slices: &[&str]) -> Response {
+    let version = |v: &&str| json!({"groupVersion": format!("resource.k8s.io/{v}"), "version": v});
+    let versions: Vec<Value> = slices.iter().map(version).collect();
+    let group = json!({"name": "resource.k8s.io", "versions": versions});
+    let groups = if slices.is_empty() { vec![] } else { vec![group] };
+    Json(json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})).into_response()
+}
+
+fn discovery(version: &str, slices: &[&str]) -> Response {
+    let is_served = |version: &str| {
+        version.strip_prefix("resource.k8s.io/").is_some_and(|version| slices.contains(&version))
+    };
     let kinds: &[(&str, &str, bool)] = match version {
+        version if is_served(version) => &[("ResourceSlice", "resourceslices", false)],
         "apps/v1" => &[("Deployment", "deployments", true), ("StatefulSet", "statefulsets", true)],
         "leaderworkerset.x-k8s.io/v1" => &[("LeaderWorkerSet", "leaderworkersets", true)],
         "batch/v1" => &[("Job", "jobs", false)],
@@ -283,6 +324,9 @@ async fn collection(
     called(shared, version, plural, if is_watch { "watch" } else { "list" });
     if version == KEDA && !shared.world.lock().has_crds {
         return refuse(404, "NotFound");
+    }
+    if shared.world.lock().forbidden == Some(plural) {
+        return refuse(403, "Forbidden");
     }
     if is_watch {
         let from = query.get("resourceVersion").and_then(|v| v.parse().ok()).unwrap_or(0);
@@ -452,4 +496,33 @@ pub(crate) fn unschedulable(namespace: &str, name: &str, labels: Value) -> Value
 #[expect(clippy::disallowed_methods, reason = "Kubernetes dates by the wall clock")]
 fn since_epoch() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970")
+}
+
+/// A ResourceSlice of `gpu.nvidia.com` for `node`, as `version` writes it, of devices with their
+/// string attributes.
+pub(crate) fn resource_slice(
+    version: &str,
+    name: &str,
+    (node, generation): (&str, u32),
+    devices: &[(&str, &[(&str, &str)])],
+) -> Value {
+    let device = |(name, attributes): &(&str, &[(&str, &str)])| {
+        let attributes: serde_json::Map<_, _> =
+            attributes.iter().map(|(k, v)| ((*k).to_owned(), json!({"string": v}))).collect();
+        if version == "v1beta1" {
+            json!({"name": name, "basic": {"attributes": attributes}})
+        } else {
+            json!({"name": name, "attributes": attributes})
+        }
+    };
+    let devices: Vec<Value> = devices.iter().map(device).collect();
+    json!({
+        "apiVersion": format!("resource.k8s.io/{version}"), "kind": "ResourceSlice",
+        "metadata": {"name": name, "uid": name},
+        "spec": {
+            "driver": "gpu.nvidia.com", "nodeName": node,
+            "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
+            "devices": devices,
+        },
+    })
 }

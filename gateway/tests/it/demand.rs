@@ -1,5 +1,7 @@
 //! Demand from outside: real HTTP servers as routers, from zero to the stream and back.
 
+#![expect(clippy::unwrap_used, reason = "what a test cannot do without may end it")]
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,13 +11,9 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use clap::Parser as _;
-use gateway::config::{Cli, Command, ServeConfig};
-use gateway::demand::page::{Limits, Reader};
-use gateway::demand::place::Place;
+use gateway::config::ServeConfig;
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
@@ -23,7 +21,7 @@ use tonic::Code;
 use crate::support::{Node, TestGateway, Trigger, eventually, gpu, refused, soon};
 
 /// `ai/vllm` at zero, scaled by `ai/vllm-so`.
-const AT_ZERO: &str = "
+pub(crate) const AT_ZERO: &str = "
 workloads:
   - {namespace: ai, kind: Deployment, name: vllm, replicas: 0}
 scaledObjects:
@@ -33,30 +31,32 @@ scaledObjects:
 
 /// The page of a router, and how often it was read.
 #[derive(Clone)]
-struct TestRouter {
-    address: SocketAddr,
-    page: Arc<Mutex<(StatusCode, String)>>,
-    looks: Arc<AtomicUsize>,
+pub(crate) struct TestRouter {
+    pub(crate) address: SocketAddr,
+    page: TestPage,
     server: Arc<JoinHandle<()>>,
 }
 
+#[derive(Clone)]
+struct TestPage {
+    status: Arc<Mutex<(StatusCode, String)>>,
+    looks: Arc<AtomicUsize>,
+}
+
 impl TestRouter {
-    async fn start(page: &str) -> Self {
+    pub(crate) async fn start(page: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let page = Arc::new(Mutex::new((StatusCode::OK, page.to_owned())));
-        let looks = Arc::new(AtomicUsize::new(0));
-        let state = (page.clone(), looks.clone());
-        let app = Router::new().fallback(Self::look).with_state(state);
+        let status = Arc::new(Mutex::new((StatusCode::OK, page.to_owned())));
+        let page = TestPage { status, looks: Arc::default() };
+        let app = Router::new().fallback(Self::look).with_state(page.clone());
         let server = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        Self { address, page, looks, server: Arc::new(server) }
+        Self { address, page, server: Arc::new(server) }
     }
 
-    async fn look(
-        State((page, looks)): State<(Arc<Mutex<(StatusCode, String)>>, Arc<AtomicUsize>)>,
-    ) -> Response {
-        let look = looks.fetch_add(1, Ordering::SeqCst);
-        let (status, text) = page.lock().clone();
+    async fn look(State(page): State<TestPage>) -> Response {
+        let look = page.looks.fetch_add(1, Ordering::SeqCst);
+        let (status, text) = page.status.lock().clone();
         if status.is_redirection() {
             return (status, [(header::LOCATION, text)]).into_response();
         }
@@ -64,24 +64,29 @@ impl TestRouter {
         (status, [(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
     }
 
-    fn origin(&self) -> String {
+    /// Something else that listens at `address`.
+    pub(crate) fn at(&self, address: SocketAddr) -> Self {
+        Self { address, ..self.clone() }
+    }
+
+    pub(crate) fn origin(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    fn says(&self, page: &str) {
-        *self.page.lock() = (StatusCode::OK, page.to_owned());
+    pub(crate) fn says(&self, page: &str) {
+        self.answers(StatusCode::OK, page);
     }
 
-    fn answers(&self, status: StatusCode, page: &str) {
-        *self.page.lock() = (status, page.to_owned());
+    pub(crate) fn answers(&self, status: StatusCode, page: &str) {
+        *self.page.status.lock() = (status, page.to_owned());
     }
 
-    fn looks(&self) -> usize {
-        self.looks.load(Ordering::SeqCst)
+    pub(crate) fn looks(&self) -> usize {
+        self.page.looks.load(Ordering::SeqCst)
     }
 
     /// Waits until it was read so many times more.
-    async fn is_read(&self, times: usize) {
+    pub(crate) async fn is_read(&self, times: usize) {
         let before = self.looks();
         eventually("the page is read", async || match self.looks() {
             looks if looks >= before + times => Ok(()),
@@ -95,7 +100,7 @@ impl TestRouter {
     }
 }
 
-async fn gateway(directory: &str, allow: &[&TestRouter]) -> TestGateway {
+pub(crate) async fn gateway(directory: &str, allow: &[&TestRouter]) -> TestGateway {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("directory.yaml");
     std::fs::write(&file, directory).unwrap();
@@ -105,7 +110,7 @@ async fn gateway(directory: &str, allow: &[&TestRouter]) -> TestGateway {
 }
 
 /// A trigger of `object` whose demand is the series `q` of `router`, and `more`.
-async fn trigger(
+pub(crate) async fn trigger(
     gateway: &TestGateway,
     router: &TestRouter,
     object: &str,
@@ -232,6 +237,14 @@ async fn the_page_is_read_only_while_no_pod_is_ready() {
 
     gateway.rewrite(AT_ZERO);
     trigger.becomes(3.0).await;
+    gateway.rewrite("{}");
+    eventually("nor for a ScaledObject that is gone", async || {
+        match gateway.metric("gpu_gateway_demand_sources", "").await {
+            0.0 => Ok(()),
+            sources => Err(sources),
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -313,21 +326,6 @@ async fn a_trigger_without_demand_at_zero_is_deaf_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redirects_are_not_followed() {
-    let (router, other) = (TestRouter::start("").await, TestRouter::start("q 9\n").await);
-    router.answers(StatusCode::FOUND, &format!("{}/metrics", other.origin()));
-    let gateway = gateway(AT_ZERO, &[&router, &other]).await;
-    let trigger = trigger(&gateway, &router, "ai/vllm-so", &[]).await;
-    router.is_read(0).await;
-    eventually("it is refused", async || match trigger.value().await {
-        Err(status) if status.message().contains("302 Found: redirects are not followed") => Ok(()),
-        other => Err(other),
-    })
-    .await;
-    assert_eq!(other.looks(), 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_allowed_origins_are_outside_the_namespace() {
     let (allowed, other) = (TestRouter::start("q 1\n").await, TestRouter::start("q 1\n").await);
     let gateway = gateway(AT_ZERO, &[&allowed]).await;
@@ -338,22 +336,6 @@ async fn only_allowed_origins_are_outside_the_namespace() {
     let elsewhere = trigger(&gateway, &other, "ai/vllm-so", &keys).await;
     elsewhere.is_refused(&["namespace infra", "--demand-allow http://router.infra:9090"]).await;
     assert_eq!(other.looks(), 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_resolves_to_loopback_is_not_connected_to() {
-    let router = TestRouter::start("q 1\n").await;
-    let place = |allowed| Place {
-        name: "localhost".into(),
-        port: router.address.port(),
-        path: "/metrics".into(),
-        allowed,
-    };
-    let why = Reader::new(place(false), Limits::default()).read().await.unwrap_err();
-    assert!(why.contains("which is loopback: not connected to"), "{why}");
-    assert_eq!(router.looks(), 0);
-    let page = Reader::new(place(true), Limits::default()).read().await.unwrap();
-    assert_eq!(page.text(), Ok("q 1\n"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -422,125 +404,6 @@ async fn a_thousand_streams_of_one_connection_are_woken_once_and_calls_go_on() {
     gateway.has_stopped().await.unwrap();
 }
 
-/// A server that does as it likes with every connection.
-async fn server<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> SocketAddr
-where
-    F: Future<Output = std::io::Result<()>> + Send + 'static,
-{
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let mut request = [0; 4096];
-            if stream.read(&mut request).await.is_ok() {
-                tokio::spawn(serve(stream));
-            }
-        }
-    });
-    address
-}
-
-fn reader(address: SocketAddr) -> Reader {
-    let (name, path) = (address.ip().to_string(), "/metrics".to_owned());
-    let place = Place { name, port: address.port(), path, allowed: true };
-    Reader::new(place, Limits::default())
-}
-
-/// Answers with these bytes and closes.
-async fn answering(bytes: impl Into<Vec<u8>>) -> Reader {
-    let bytes: Arc<[u8]> = bytes.into().into();
-    let address = server(move |mut stream| {
-        let bytes = bytes.clone();
-        async move { stream.write_all(&bytes).await }
-    });
-    reader(address.await)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bad_answers_are_errors_that_say_what_is_wrong() {
-    let ok = |headers: &str, body: &str| format!("HTTP/1.1 200 OK\r\n{headers}\r\n{body}");
-    let many: String = (0..100).map(|at| format!("x-{at}: 1\r\n")).collect();
-    let long = format!("x: {}\r\n", "x".repeat(64 << 10));
-    for (answer, why) in [
-        (ok("content-type: text/html\r\n", "q 1\n"), "the page is \"text/html\""),
-        (ok("content-encoding: gzip\r\n", "q 1\n"), "encoded as \"gzip\""),
-        (ok("content-length: 100\r\n", "q 1\n"), "in the page:"),
-        (ok(&many, "q 1\n"), "message head is too large"),
-        (ok(&long, "q 1\n"), "message head is too large"),
-        ("HTTP/1.1 503 Busy\r\n\r\n".to_owned(), "it answers 503"),
-        ("HTTP/1.1 204 No Content\r\n\r\n".to_owned(), "it answers 204"),
-        (
-            "HTTP/1.1 301 Moved\r\nlocation: http://x/\r\n\r\n".to_owned(),
-            "redirects are not followed",
-        ),
-        ("SSH-2.0-OpenSSH_9.9\r\n".to_owned(), "invalid HTTP version"),
-        (String::new(), "connection closed"),
-    ] {
-        let said = answering(answer.clone()).await.read().await.unwrap_err();
-        assert!(said.contains(why), "{said:?} for {:?}", &answer[..answer.len().min(60)]);
-    }
-    let page = answering(b"HTTP/1.1 200 OK\r\n\r\nq\xff 1\n").await.read().await.unwrap();
-    assert!(page.text().unwrap_err().contains("not UTF-8 from byte 1"));
-    // Before HTTP/1.1, and closed after every page.
-    let mut old = answering("HTTP/1.0 200 OK\r\ncontent-type: text/plain\r\n\r\nq 1\n").await;
-    for _ in 0..3 {
-        assert_eq!(old.read().await.unwrap().text(), Ok("q 1\n"));
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn endless_and_slow_servers_are_left() {
-    let endless = server(|mut stream| async move {
-        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
-        loop {
-            stream.write_all(&[b'#'; 64 << 10]).await?;
-        }
-    });
-    let said = reader(endless.await).read().await.unwrap_err();
-    assert!(said.contains("more than 2097152 bytes"), "{said}");
-    let silent = server(|stream| async move {
-        std::future::pending::<()>().await;
-        drop(stream);
-        Ok(())
-    });
-    let said = reader(silent.await).read().await.unwrap_err();
-    assert_eq!(said, "the answer takes longer than 1 s");
-    let drop_by_drop = server(|mut stream| async move {
-        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await?;
-        loop {
-            stream.write_all(b"q 1\n").await?;
-            sleep(Duration::from_millis(50)).await;
-        }
-    });
-    let said = reader(drop_by_drop.await).read().await.unwrap_err();
-    assert_eq!(said, "the page takes longer than 1 s");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_router_does_not_slow_another_workload() {
-    let router = TestRouter::start("q 0\n").await;
-    let silent = server(|stream| async move {
-        std::future::pending::<()>().await;
-        drop(stream);
-        Ok(())
-    })
-    .await;
-    let slow = TestRouter { address: silent, ..router.clone() };
-    let gateway = gateway(AT_ZERO, &[&router, &slow]).await;
-    let deaf = trigger(&gateway, &slow, "ai/vllm-so", &[]).await;
-    let trigger = trigger(&gateway, &router, "ai/vllm-so", &[]).await;
-    let why = eventually("it is too slow", async || match deaf.value().await {
-        Err(status) if status.message().contains("takes longer") => Ok(status),
-        other => Err(other),
-    })
-    .await;
-    assert_eq!(why.code(), Code::Unavailable);
-    for demand in [1.0, 2.0, 0.0] {
-        router.says(&format!("q {demand}\n"));
-        trigger.becomes(demand).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_activation_that_was_dropped_is_repeated_only_while_the_target_is_at_zero() {
     let router = TestRouter::start("q 3\n").await;
@@ -562,26 +425,4 @@ async fn an_activation_that_was_dropped_is_repeated_only_while_the_target_is_at_
     let silence = timeout(Duration::from_secs(10), stream.message()).await;
     assert!(silence.is_err(), "at one replica every message would put off the cooldown");
     assert!(trigger.is_active().await.unwrap(), "while it starts");
-}
-
-#[test]
-fn allowed_origins_are_written_with_or_without_port_but_never_with_a_path() {
-    let allowed = |text: &str| {
-        let line = ["gpu-gateway", "serve", "--agent-auth", "none", "--demand-allow", text];
-        match Cli::try_parse_from(line).map(|cli| cli.command) {
-            Ok(Command::Serve(serve)) => Ok(ServeConfig::try_from(serve).unwrap().demand_allow),
-            Ok(_) => unreachable!("serve was asked for"),
-            Err(error) => Err(error.to_string()),
-        }
-    };
-    let expected = ["http://router.infra:80", "http://[::1]:9"].map(str::to_owned);
-    assert_eq!(allowed("http://router.infra,http://[::1]:9/"), Ok(expected.to_vec()));
-    for (text, why) in [
-        ("http://router/metrics", "without a path"),
-        ("router:9090", "write http://HOST:PORT"),
-        ("https://router", "only http is supported"),
-    ] {
-        let said = allowed(text).unwrap_err();
-        assert!(said.contains(why), "{said}");
-    }
 }

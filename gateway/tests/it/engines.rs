@@ -10,7 +10,7 @@ use shared::metric::Metric;
 use shared::reading::Reading;
 use tonic::Code;
 
-use crate::support::{Node, TestGateway, Uplink, pod, refused};
+use crate::support::{Node, TestGateway, Uplink, gpu, pod, refused};
 
 const FOUR_PODS: &str = "
 workloads:
@@ -101,4 +101,43 @@ async fn two_models_of_one_server_are_read_apart() {
     gateway.is_ready().await;
     refused(with(Some("model_name=y")).value().await, Code::Unavailable, &["model_name=y"]);
     refused(with(Some("model_name=z")).is_active().await, Code::Unavailable, &[&none]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_is_not_read_is_unknown_with_the_reason() {
+    let gateway = TestGateway::start(
+        "
+workloads:
+  - namespace: ml
+    kind: Deployment
+    name: llm
+    replicas: 1
+    pods: [{name: a, ready: true, ip: 10.0.0.1}]
+  - namespace: ml
+    kind: Deployment
+    name: shy
+    replicas: 1
+    pods: [{name: b, ready: true, ip: 10.0.0.2, annotations: {prometheus.io/scrape: 'false'}}]
+scaledObjects:
+  - {namespace: ml, name: llm, target: {kind: Deployment, name: llm}}
+  - {namespace: ml, name: shy, target: {kind: Deployment, name: shy}}
+",
+    )
+    .await;
+    let node = Node::new("n1").with(gpu("u1", "ml/a", 50.0)).with(gpu("u2", "ml/b", 50.0));
+    let _agent = gateway.agent(node).await;
+    gateway.is_ready().await;
+    let keda = gateway.connect().await;
+    for (object, why) in [
+        ("ml/llm", "pod (a): its engine has not been read yet"),
+        ("ml/shy", "pod (b): its annotation prometheus.io/scrape says false"),
+    ] {
+        let trigger = keda.trigger(object, &[("profile", "vllm")]);
+        refused(trigger.value().await, Code::Unavailable, &[why]);
+        refused(trigger.is_active().await, Code::Unavailable, &[why]);
+        keda.trigger(object, &[]).becomes(50.0).await;
+    }
+    let named = [("profile", "vllm"), ("vllmEndpoint", "http://svc:8000/metrics")];
+    let why = "pod (b): its engine has not been read yet";
+    refused(keda.trigger("ml/shy", &named).value().await, Code::Unavailable, &[why]);
 }

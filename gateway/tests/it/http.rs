@@ -229,10 +229,12 @@ async fn an_explanation_shows_every_pod_with_its_devices() {
     assert_eq!(json!(said), json!(["vllm-0", "uid-0", "n1", "reporting", true, null, 40.0]));
     assert!(reporting["ageMs"].as_u64().unwrap() < 10_000);
     let device = &reporting["devices"][0];
-    assert_eq!(keys(device), names("uuid reading ageMs state"));
+    assert_eq!(keys(device), names("uuid reading ageMs state source estimated undeclared"));
     assert_eq!(device["uuid"], "u0");
     assert_eq!(device["reading"], 40.0);
     assert_eq!(device["state"], "ok");
+    let footing = ["source", "estimated", "undeclared"].map(|key| device[key].clone());
+    assert_eq!(json!(footing), json!(["replay", false, false]));
     let said = shown.map(|key| starting[key].clone());
     let why = said[5].as_str().unwrap();
     assert!(why.contains("not ready"), "{why}");

@@ -203,6 +203,7 @@ async fn a_quiet_cluster_costs_few_requests_and_stays_confirmed() {
 #[tokio::test]
 async fn it_asks_for_exactly_what_the_role_allows() {
     let api = ApiServer::start().await;
+    api.serves_slices(&["v1"]);
     Truth::default().scale(&api, 0, 0);
     api.apply("scaledobjects", scaled_object("ml", "so-0", json!({"name": "app-0"}), json!({})));
     let watching = watching(&api).await;

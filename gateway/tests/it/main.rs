@@ -1,8 +1,11 @@
 //! The gateway from outside: real ports, real agents' streams, KEDA's calls.
 
 mod api_server;
+mod attribution;
+mod briefs;
 mod check;
 mod demand;
+mod demand_page;
 mod directory_file;
 mod e2e_script;
 mod engines;
@@ -13,5 +16,6 @@ mod kube;
 mod kube_owners;
 mod kube_watch;
 mod scaler;
+mod slices;
 mod streams;
 mod support;

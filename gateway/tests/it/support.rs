@@ -24,8 +24,10 @@ use proto::keda::{
 use proto::uplink::agent_message::Body;
 use proto::uplink::uplink_client::UplinkClient;
 use proto::uplink::{AgentMessage, GatewayMessage, Hello, Welcome, gateway_message};
+use shared::brief::Brief;
 use shared::frame::{
-    Device, DeviceSample, Engine, EngineSample, Holder, HolderSource, Inventory, Mig, Sample,
+    Device, DeviceSample, Engine, EngineSample, HeldReading, Holder, HolderSource, Inventory, Mig,
+    Sample,
 };
 use shared::identity::PodKey;
 use shared::metric::Metric;
@@ -428,6 +430,7 @@ pub(crate) struct Node {
 pub(crate) struct Gpu {
     device: Device,
     readings: BTreeMap<Metric, Reading>,
+    held: Vec<HeldReading>,
 }
 
 /// A GPU that `pod` (`namespace/name`) has for itself, with this utilisation.
@@ -443,6 +446,7 @@ pub(crate) fn gpu(uuid: &str, pod: &str, utilization: f64) -> Gpu {
             reason: None,
         },
         readings: BTreeMap::new(),
+        held: Vec::new(),
     };
     free.held_by(pod, 1.0).reads(Metric::GpuUtilization, utilization)
 }
@@ -468,6 +472,24 @@ impl Gpu {
         self
     }
 
+    /// Another holder, of which only what it does is known: this much utilisation.
+    pub(crate) fn used_by(mut self, holder: &str, source: HolderSource, utilization: f64) -> Self {
+        self = self.held_by(holder, 0.0);
+        let place = self.device.holders.len() - 1;
+        let last = &mut self.device.holders[place];
+        (last.share, last.source) = (None, source);
+        last.estimated = matches!(source, HolderSource::Memory | HolderSource::Equal);
+        let metric = Metric::GpuUtilization;
+        self.held.push(HeldReading { holder: place, metric, value: utilization });
+        self
+    }
+
+    /// Its last holder was not given it.
+    pub(crate) fn undeclared(mut self) -> Self {
+        self.device.holders.last_mut().expect("a holder").undeclared = true;
+        self
+    }
+
     /// What share its first holder has.
     pub(crate) fn shared(mut self, share: Option<f64>) -> Self {
         self.device.holders[0].share = share;
@@ -483,6 +505,7 @@ impl Gpu {
     /// Nobody holds it.
     pub(crate) fn free(mut self) -> Self {
         self.device.holders.clear();
+        self.held.clear();
         self
     }
 
@@ -561,7 +584,7 @@ impl Node {
             Some(DeviceSample {
                 age: Duration::ZERO,
                 readings: readings(&gpu.readings),
-                held: Vec::new(),
+                held: gpu.held.clone(),
             })
         });
         let engines = self
@@ -652,7 +675,11 @@ async fn push(
     loop {
         tokio::select! {
             () = leave.cancelled() => return uplink.end().await,
-            end = uplink.replies.message() => return end.map(|_| ()),
+            reply = uplink.replies.message() => match reply? {
+                // What it is told of its node does not concern it.
+                Some(_) => continue,
+                None => return Ok(()),
+            },
             () = changed.notified() => {}
             () = sleep(INTERVAL) => {}
         }
@@ -706,6 +733,20 @@ impl Uplink {
         match reply.and_then(|reply| reply.body) {
             Some(gateway_message::Body::Welcome(welcome)) => Ok(welcome),
             other => panic!("instead of a Welcome: {other:?}"),
+        }
+    }
+
+    /// Waits for the next brief: its version and what it says.
+    pub(crate) async fn brief(&mut self) -> Result<(u64, Brief), Status> {
+        let reply = soon("a brief", self.replies.message()).await?;
+        match reply.and_then(|reply| reply.body) {
+            Some(gateway_message::Body::Brief(message)) => {
+                let version = message.version;
+                let (brief, refusals) = proto::brief::from_wire(message);
+                assert_eq!(refusals, Vec::<String>::new(), "an agent takes all of it");
+                Ok((version, brief))
+            }
+            other => panic!("instead of a Brief: {other:?}"),
         }
     }
 

@@ -54,6 +54,7 @@ fn pod(n: usize, namespaces: usize, ready: &str) -> PodObject {
                 {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"},
                 {"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:01:00Z"},
             ],
+            "containerStatuses": [{"name": "main", "image": "registry.example/vllm:1", "ready": true, "containerID": format!("containerd://{n:064x}")}],
         },
     });
     serde_json::from_value(object).expect("a pod")

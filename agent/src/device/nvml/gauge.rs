@@ -95,7 +95,7 @@ impl<'nvml> Gauge<'nvml> {
             NvmlError::Utf8Error(_) => Fault::Device("its UUID is no text".into()),
             other => Fault::of_device(&other),
         })?;
-        if uuid.is_empty() || uuid.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        if !is_uuid(&uuid) {
             return Err(Fault::Device(format!("its UUID {uuid:?} is none").into()));
         }
         Ok(DeviceUuid::from(uuid))
@@ -246,6 +246,11 @@ impl<'nvml> Gauge<'nvml> {
         }
         answer
     }
+}
+
+/// Whether it can be the key of a device.
+pub(super) fn is_uuid(text: &str) -> bool {
+    !text.is_empty() && !text.chars().any(|c| c.is_control() || c.is_whitespace())
 }
 
 /// What a value, or the lack of one, is to the user.

@@ -17,7 +17,7 @@ use shared::time::Timestamp;
 use tracing::{debug, info};
 
 use super::fault::{Fault, words};
-use super::gauge::Gauge;
+use super::gauge::{Gauge, is_uuid};
 use super::gpm::{Gpm, Of};
 use super::lane::{Identity, Instance};
 use super::processes::Table;
@@ -272,6 +272,9 @@ fn open<'nvml>(gpu: &Gauge<'nvml>, whose: &Identity, slot: u32) -> Result<Part<'
     let device = asking.ask("its MIG instances", || gpu.device.mig_device_by_index(slot))?;
     let gauge = Gauge::of(device, asking);
     let uuid = gauge.ask("an instance's UUID", Device::uuid)?;
+    if !is_uuid(&uuid) {
+        return Err(NvmlError::NoData);
+    }
     let ids = gauge.ask("an instance's ids", raw::instance_ids)?;
     let name = gauge.ask("an instance's name", Device::name);
     let profile = match name.as_deref().ok().and_then(|name| name.rsplit_once(" MIG ")) {

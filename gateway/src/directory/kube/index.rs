@@ -15,6 +15,7 @@ use shared::time::Timestamp;
 use super::object::{Declared, Target};
 use super::pod::LabelledPod;
 use super::selector::{Labels, Selector};
+use crate::directory::by_node::ByNode;
 use crate::directory::{Absent, Pod, ScaledKind, ScaledObject, Snapshot, Workload};
 
 /// What one watch sees.
@@ -101,6 +102,7 @@ pub struct Index {
     churn: HashMap<Arc<str>, u64>,
     /// When all of it was last known to be true.
     as_of: Option<Timestamp>,
+    nodes: ByNode,
 }
 
 /// Changed pods of one namespace that are looked up one by one.
@@ -155,6 +157,7 @@ impl Index {
             dirty: HashMap::new(),
             churn: HashMap::new(),
             as_of: None,
+            nodes: ByNode::default(),
         }
     }
 
@@ -202,7 +205,13 @@ impl Index {
             Item::Scaled(declared, look_back) => {
                 let key = declared.object.key.clone();
                 self.stir(&key.namespace);
-                self.objects.insert((declared.object.kind, key), (*declared, look_back));
+                let asks = |d: &Declared| (d.target.clone(), d.object.triggers.clone());
+                let asked = asks(&declared);
+                let key = (declared.object.kind, key);
+                let before = self.objects.insert(key, (*declared, look_back));
+                if before.is_none_or(|(before, _)| asks(&before) != asked) {
+                    self.nodes.declare();
+                }
             }
             Item::Pod(mut new) => {
                 let key = new.pod.key.clone();
@@ -215,9 +224,14 @@ impl Index {
                 let came_or_went = same.is_none_or(|same| same.pod.exists() != new.pod.exists());
                 let changed = self.dirty.entry(key.namespace.clone()).or_default();
                 changed.pod(&new);
+                let pod = new.pod.clone();
                 if let Some(before) = pods.insert(key.name, *new) {
                     changed.pod(&before);
+                    if before.pod.node != pod.node {
+                        self.nodes.remove(&before.pod);
+                    }
                 }
+                self.nodes.put(pod);
                 if came_or_went {
                     self.stir(&key.namespace);
                 }
@@ -229,12 +243,14 @@ impl Index {
         match key {
             Key::Scaled(kind, key) => {
                 if self.objects.remove(&(*kind, key.clone())).is_some() {
+                    self.nodes.declare();
                     self.stir(&key.namespace);
                 }
             }
             Key::Pod(key) => {
                 let pods = self.pods.get_mut(&key.namespace);
                 if let Some(gone) = pods.and_then(|pods| pods.remove(&key.name)) {
+                    self.nodes.remove(&gone.pod);
                     self.dirty.entry(key.namespace.clone()).or_default().pod(&gone);
                     self.stir(&key.namespace);
                 }
@@ -253,6 +269,12 @@ impl Index {
         // What cannot be read now is what it was.
         let keeps = matches!((before, &found), (Some(Ok(_)), Err(Absent::Unread(_))));
         if !keeps && before != Some(&found) {
+            let selector = |found: &Result<Scale, Absent>| {
+                found.as_ref().ok().map(|scale| scale.selector.clone())
+            };
+            if before.and_then(selector) != selector(&found) {
+                self.nodes.declare();
+            }
             let changed = self.dirty.entry(target.key.namespace.clone()).or_default();
             changed.targets.insert(target.clone());
             self.scales.insert(target, found);
@@ -326,7 +348,13 @@ impl Index {
                 .map_or(Duration::ZERO, |(_, time)| *time)
         };
         let as_of = *self.as_of.get_or_insert(now);
-        Snapshot::new(as_of, self.workloads.values().cloned(), objects, look_back)
+        let snapshot = Snapshot::new(as_of, self.workloads.values().cloned(), objects, look_back);
+        snapshot.with_nodes(self.nodes.clone())
+    }
+
+    /// What is known by node, to add what drivers publish.
+    pub fn nodes_mut(&mut self) -> &mut ByNode {
+        &mut self.nodes
     }
 
     /// ScaledJobs first: where both have one name, the ScaledObject is the one that is shown.

@@ -16,12 +16,15 @@ use shared::time::Timestamp;
 
 use super::intern::Interner;
 use super::selector::{Labels, label};
+use crate::directory::container::{Container, ContainerId};
 use crate::directory::{Phase, Pod};
 
 /// Pods of one LeaderWorkerSet group share this label.
 const GROUP: &str = "leaderworkerset.sigs.k8s.io/group-key";
 /// Annotations that are kept.
 const ANNOTATIONS: &str = "prometheus.io/";
+/// The annotation a static pod's cgroups are called after.
+pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 /// Bytes kept of an annotation, or of why a pod is not scheduled.
 const MAX_TEXT: usize = 256;
 
@@ -58,11 +61,11 @@ pub struct PodObject {
 #[serde(rename_all = "camelCase")]
 struct Spec {
     node_name: Option<String>,
-    containers: Option<Vec<Container>>,
+    containers: Option<Vec<Declared>>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct Container {
+struct Declared {
     ports: Option<Vec<Port>>,
 }
 
@@ -74,11 +77,22 @@ struct Port {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Status {
     phase: Option<String>,
     #[serde(rename = "podIP")]
     pod_ip: Option<Arc<str>>,
     conditions: Option<Vec<Condition>>,
+    init_container_statuses: Option<Vec<Started>>,
+    container_statuses: Option<Vec<Started>>,
+    ephemeral_container_statuses: Option<Vec<Started>>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Started {
+    name: Option<String>,
+    #[serde(rename = "containerID")]
+    id: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -139,7 +153,14 @@ pub fn labelled(key: PodKey, object: PodObject, at: Moment, texts: &mut Interner
     let changed = changed.map(|time| SystemTime::from(time.0));
     let unscheduled = condition("PodScheduled").filter(|c| c.status.as_deref() == Some("False"));
     let labels = pairs(metadata.labels, texts, |_, _| true);
-    let is_read = |key: &str, text: &str| key.starts_with(ANNOTATIONS) && text.len() <= MAX_TEXT;
+    let is_read = |key: &str, text: &str| {
+        (key.starts_with(ANNOTATIONS) || key == CONFIG_HASH) && text.len() <= MAX_TEXT
+    };
+    let started = [
+        status.init_container_statuses,
+        status.container_statuses,
+        status.ephemeral_container_statuses,
+    ];
     let pod = Pod {
         key,
         uid: metadata.uid.map(Into::into),
@@ -154,6 +175,7 @@ pub fn labelled(key: PodKey, object: PodObject, at: Moment, texts: &mut Interner
         ready: ready.is_some_and(|ready| ready.status.as_deref() == Some("True")),
         since: changed.map_or(at.now, |changed| moment(changed, at)),
         unscheduled: unscheduled.map(|condition| texts.one(why_unscheduled(condition))),
+        containers: containers(started.into_iter().flatten().flatten(), texts),
     };
     LabelledPod { pod: Arc::new(pod), labels, changed }
 }
@@ -168,7 +190,18 @@ fn pairs(
     read.map(|(key, text)| (texts.one(key), texts.one(text))).collect()
 }
 
-fn ports(containers: &[Container], texts: &mut Interner) -> Box<[(Arc<str>, u16)]> {
+/// The containers that the kubelet speaks of, with their ids as the runtime's scheme has them
+/// after `//`.
+fn containers(started: impl Iterator<Item = Started>, texts: &mut Interner) -> Box<[Container]> {
+    let containers = started.filter_map(|container| {
+        let id = container.id.as_deref().and_then(|id| id.split_once("//"));
+        let id = id.and_then(|(_, id)| ContainerId::parse(id));
+        Some(Container { name: texts.one(container.name.as_deref()?), id })
+    });
+    containers.collect()
+}
+
+fn ports(containers: &[Declared], texts: &mut Interner) -> Box<[(Arc<str>, u16)]> {
     let ports = containers.iter().flat_map(|container| container.ports.iter().flatten());
     let named = ports.filter_map(|port| {
         let number = u16::try_from(port.container_port?).ok()?;

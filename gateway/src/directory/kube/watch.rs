@@ -19,12 +19,13 @@ use shared::process::Clock;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::index::{Action, Item, Key, Scope, What};
 use super::intern::Interner;
 use super::object;
 use super::pod::{self, Moment, PodObject};
+use super::slice;
 use super::{Said, access};
 use crate::directory::ScaledKind;
 use crate::trigger::profile::Profiles;
@@ -34,6 +35,8 @@ const FIRST_DELAY: Duration = Duration::from_millis(250);
 const LAST_DELAY: Duration = Duration::from_secs(10);
 /// Failures further apart than this have nothing to do with each other.
 const FORGIVEN: Duration = Duration::from_secs(30);
+/// How often to look whether the cluster serves a kind by now that it did not.
+const LOOK_AGAIN: Duration = Duration::from_secs(300);
 
 /// What every watch needs.
 #[derive(Clone)]
@@ -50,6 +53,8 @@ pub struct Follower {
     pub clock: Clock,
     /// When to stop.
     pub shutdown: CancellationToken,
+    /// Whether to give up when the cluster does not have the kind (any more).
+    pub is_optional: bool,
 }
 
 impl Follower {
@@ -65,8 +70,8 @@ impl Follower {
                     };
                     let clock = self.clock;
                     let mut texts = Interner::default();
-                    let action = |event| pod_action(event, clock, &mut texts);
-                    self.run(number, "pods", api, action).await;
+                    let action = |event| pod_action(event, clock, &mut texts).map(Said::Action);
+                    self.run(number, "pods", (api, Config::default()), action).await;
                 }
                 What::Scaled(kind) => {
                     let resource = access::scaled(kind);
@@ -77,8 +82,45 @@ impl Follower {
                     };
                     let mut reader = ScaledReader::new(kind, self.profiles.clone());
                     let name = resource.plural.as_str();
-                    self.run(number, name, api, |event| reader.action(event)).await;
+                    let action = |event| reader.action(event).map(Said::Action);
+                    self.run(number, name, (api, Config::default()), action).await;
                 }
+            }
+        };
+        shutdown.run_until_cancelled(followed).await;
+    }
+
+    /// Follows the ResourceSlices as watch number `number`, wherever the cluster serves them, until
+    /// shutdown. Nothing waits for them.
+    pub async fn follow_slices(self, number: usize) {
+        let shutdown = self.shutdown.clone();
+        let followed = async move {
+            let mut is_said = false;
+            let mut texts = Interner::default();
+            let watched = Config::default().fields(&format!("spec.driver={}", slice::DRIVERS[0]));
+            loop {
+                let served = match access::slices(&self.client).await {
+                    Ok(served) => served,
+                    Err(error) => {
+                        debug!(error = chain(&error), "what is served cannot be read");
+                        tokio::time::sleep(LAST_DELAY).await;
+                        continue;
+                    }
+                };
+                if let Some(resource) = served {
+                    let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
+                    let change = |event| slice_change(event, &mut texts).map(Said::Published);
+                    let follower = Self { is_optional: true, ..self.clone() };
+                    let name = resource.plural.as_str();
+                    follower.run(number, name, (api, watched.clone()), change).await;
+                } else if !std::mem::replace(&mut is_said, true) {
+                    debug!("the cluster serves no ResourceSlices");
+                }
+                let absent = Said::Published(slice::Change::Absent);
+                if self.said.send((number, absent)).await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(LOOK_AGAIN).await;
             }
         };
         shutdown.run_until_cancelled(followed).await;
@@ -88,14 +130,14 @@ impl Follower {
         mut self,
         number: usize,
         name: &str,
-        api: Api<K>,
-        mut action: impl FnMut(Event<K>) -> Option<Action>,
+        (api, config): (Api<K>, Config),
+        mut said: impl FnMut(Event<K>) -> Option<Said>,
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let mut trouble = Trouble::default();
         loop {
-            let mut events = std::pin::pin!(watcher(api.clone(), Config::default()));
+            let mut events = std::pin::pin!(watcher(api.clone(), config.clone()));
             let is_over = loop {
                 let event = tokio::select! {
                     event = events.next() => event,
@@ -108,8 +150,8 @@ impl Follower {
                         if !matches!(event, Event::Init) {
                             trouble.is_over(name);
                         }
-                        let Some(action) = action(event) else { continue };
-                        if self.said.send((number, Said::Action(action))).await.is_err() {
+                        let Some(said) = said(event) else { continue };
+                        if self.said.send((number, said)).await.is_err() {
                             return;
                         }
                         continue;
@@ -117,6 +159,9 @@ impl Follower {
                     Some(Err(failure)) => failure,
                 };
                 if self.said.send((number, Said::Failed)).await.is_err() {
+                    return;
+                }
+                if self.is_optional && code_of(&failure) == Some(404) {
                     return;
                 }
                 let must_list = trouble.begins(name, &failure);
@@ -215,6 +260,18 @@ fn pod_action(event: Event<PodObject>, clock: Clock, texts: &mut Interner) -> Op
             let at = Moment { now, wall: clock.wall(now) };
             let pod = pod::labelled(pod::key(&object, texts)?, object, at, texts);
             Some(Action::Apply(Item::Pod(Box::new(pod))))
+        }
+    }
+}
+
+fn slice_change(event: Event<DynamicObject>, texts: &mut Interner) -> Option<slice::Change> {
+    match event {
+        Event::Init => Some(slice::Change::Begin),
+        Event::InitDone => Some(slice::Change::Complete),
+        Event::Delete(object) => Some(slice::Change::Delete(object.metadata.name?.into())),
+        Event::Apply(object) | Event::InitApply(object) => {
+            let slice = slice::slice(&object, texts).map(Box::new);
+            Some(slice::Change::Apply(object.metadata.name?.into(), slice))
         }
     }
 }

@@ -29,6 +29,7 @@ fn pod(name: &str, since: Timestamp) -> Pod {
         ready: false,
         since,
         unscheduled: None,
+        containers: Box::default(),
     }
 }
 
