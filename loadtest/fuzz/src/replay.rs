@@ -50,6 +50,7 @@ fn recorded(observation: Observation) -> String {
     let processes = ProcessOwners::unread();
     let known = Known { file: &file, declaration: &declaration, processes: &processes };
     let owners = resolve(&observation, known);
-    let taken = Taken { frame: assemble(observation, owners, None), at: Timestamp::START };
+    let frame = assemble(observation, owners, None);
+    let taken = Taken { frame, at: Timestamp::START, kubelet: None };
     json::line(&View::of(&taken, Timestamp::START, Duration::from_secs(10)), 0)
 }
