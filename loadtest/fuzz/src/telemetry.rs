@@ -10,8 +10,8 @@ use std::time::Duration;
 use gateway::fleet::{Fleet, Session};
 use prost::Message;
 use proto::convert::{
-    Link, MAX_DEVICES, MAX_ENGINES, MAX_HOLDERS, MAX_NAME, MAX_REASON, inventory_to_wire,
-    sample_to_wire,
+    Link, MAX_DEVICES, MAX_ENGINES, MAX_HOLDERS, MAX_NAME, MAX_REASON, MAX_REFUSALS,
+    inventory_to_wire, sample_to_wire,
 };
 use proto::uplink::agent_message::Body;
 use proto::uplink::{self as wire, AgentMessage};
@@ -30,7 +30,8 @@ pub fn read(mut data: &[u8]) {
         now = now + Duration::from_secs(1);
         match (message.body, &link) {
             (Some(Body::Inventory(inventory)), _) => {
-                let Ok((opened, _)) = Link::open(inventory) else { continue };
+                let Ok((opened, refusals)) = Link::open(inventory) else { continue };
+                assert!(refusals.len() <= MAX_REFUSALS);
                 is_inventory(opened.inventory());
                 link = Some(opened);
             }
@@ -42,7 +43,8 @@ pub fn read(mut data: &[u8]) {
 }
 
 fn take(link: &Link, message: wire::Sample, session: &Session, now: Timestamp) {
-    let Ok((sample, _)) = link.sample(message) else { return };
+    let Ok((sample, refusals)) = link.sample(message) else { return };
+    assert!(refusals.len() <= MAX_REFUSALS);
     is_sample(link.inventory(), &sample);
     let (again, refusals) = Link::open(inventory_to_wire(7, link.inventory())).unwrap();
     assert!(refusals.is_empty(), "{refusals:?}");
@@ -80,8 +82,10 @@ fn is_sample(inventory: &Inventory, sample: &Sample) {
     for (device, sample) in inventory.devices.iter().zip(&sample.devices) {
         let Some(sample) = sample else { continue };
         are_in_range(&sample.readings);
+        let mut seen = HashSet::new();
         for held in &sample.held {
             assert!(held.holder < device.holders.len() && held.metric.accepts(held.value));
+            assert!(seen.insert((held.holder, held.metric)), "{held:?} twice");
         }
     }
     sample.engines.iter().flatten().for_each(|engine| are_in_range(&engine.readings));
