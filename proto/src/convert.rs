@@ -1,8 +1,9 @@
 //! Frames ⇄ uplink messages, both directions side by side.
 //!
-//! Guarantees: what comes out of `Link::open` and `Link::sample` is bounded, has each UUID and
-//! each engine once, and holds only values in range. A bad element is refused by itself and named in
-//! the returned refusals; only a message that breaks the protocol as a whole is an `Error`.
+//! Guarantees: what comes out of `Link::open` and `Link::sample` is bounded, has each UUID, each
+//! engine and each holder's own reading once, and holds only values in range. A bad element is
+//! refused by itself and named in the returned refusals; only a message that breaks the protocol as
+//! a whole is an `Error`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -58,8 +59,18 @@ fn at_most(what: &'static str, count: usize, max: usize) -> Result<(), Error> {
     if count > max { Err(Error::TooMany { what, count, max }) } else { Ok(()) }
 }
 
-/// What was left out of a message, and why; for the log and for counting.
+/// Refusals of one message that are listed.
+pub const MAX_REFUSALS: usize = 1_024;
+
+/// What was left out of a message, and why; for the log and for counting. Elements of two bytes
+/// could be refused by the million: at most [`MAX_REFUSALS`] are listed of a frame's message.
 pub type Refusals = Vec<String>;
+
+fn refuse(refusals: &mut Refusals, why: impl FnOnce() -> String) {
+    if refusals.len() < MAX_REFUSALS {
+        refusals.push(why());
+    }
+}
 
 /// An inventory as received, with the places its samples point to.
 #[derive(Clone, Debug)]
@@ -103,7 +114,9 @@ impl Link {
                     Some(DevicePlace { index: inventory.devices.len() - 1, holders })
                 }
                 Err(why) => {
-                    refusals.push(format!("device {place} ({}): {why}", cut(&uuid, MAX_NAME)));
+                    refuse(&mut refusals, || {
+                        format!("device {place} ({}): {why}", cut(&uuid, MAX_NAME))
+                    });
                     None
                 }
             });
@@ -118,11 +131,11 @@ impl Link {
                     Some(inventory.engines.len() - 1)
                 }
                 Ok(engine) => {
-                    refusals.push(format!("engine {place}: {} came before", engine.pod));
+                    refuse(&mut refusals, || format!("engine {place}: {} came before", engine.pod));
                     None
                 }
                 Err(why) => {
-                    refusals.push(format!("engine {place}: {why}"));
+                    refuse(&mut refusals, || format!("engine {place}: {why}"));
                     None
                 }
             });
@@ -158,7 +171,7 @@ impl Link {
         for device in message.devices {
             let place = device.device;
             let Some(known) = self.devices.get(place as usize) else {
-                refusals.push(format!("sample of device {place}: no such device"));
+                refuse(&mut refusals, || format!("sample of device {place}: no such device"));
                 continue;
             };
             // A device that was refused with the inventory: said once, there.
@@ -172,13 +185,13 @@ impl Link {
                         held: held_from_wire(&device.held, known, &mut refusals),
                     });
                 }
-                Err(why) => refusals.push(format!("sample of device {place}: {why}")),
+                Err(why) => refuse(&mut refusals, || format!("sample of device {place}: {why}")),
             }
         }
         for engine in message.engines {
             let place = engine.engine;
             let Some(known) = self.engines.get(place as usize) else {
-                refusals.push(format!("sample of engine {place}: no such engine"));
+                refuse(&mut refusals, || format!("sample of engine {place}: no such engine"));
                 continue;
             };
             let Some(known) = *known else { continue };
@@ -188,7 +201,7 @@ impl Link {
                     let age = Duration::from_millis(u64::from(engine.age_ms));
                     sample.engines[known] = Some(EngineSample { age, readings });
                 }
-                Err(why) => refusals.push(format!("sample of engine {place}: {why}")),
+                Err(why) => refuse(&mut refusals, || format!("sample of engine {place}: {why}")),
             }
         }
         Ok((sample, refusals))
@@ -236,7 +249,7 @@ fn device_from_wire(
                 Some(holders.len() - 1)
             }
             Err(why) => {
-                refusals.push(format!("a holder of device {uuid}: {why}"));
+                refuse(refusals, || format!("a holder of device {uuid}: {why}"));
                 None
             }
         });
@@ -245,7 +258,9 @@ fn device_from_wire(
         .memory_total_mib
         .filter(|total| *total > 0.0 && Metric::MemoryUsedMib.accepts(*total));
     if device.memory_total_mib != memory_total_mib {
-        refusals.push(format!("device {uuid}: memory_total_mib {:?}", device.memory_total_mib));
+        refuse(refusals, || {
+            format!("device {uuid}: memory_total_mib {:?}", device.memory_total_mib)
+        });
     }
     let mig = match device.mig {
         Some(mig) => Some(Mig {
@@ -324,26 +339,23 @@ fn readings_from_wire(
     if metrics.len() != values.len() {
         return Err(format!("{} metrics, but {} values", metrics.len(), values.len()));
     }
-    let known = metrics.iter().zip(values).map(|(&metric, &value)| {
-        (metric, metric_from_wire(metric).map(|metric| Reading::checked(metric, value)))
-    });
-    let failed = failures.iter().map(|failure| {
-        let reason = cut(&failure.reason, MAX_REASON);
-        (failure.metric, Some(Reading::Failed(reason.into())))
-    });
-    let mut table = Vec::with_capacity(metrics.len() + failures.len());
-    for (number, reading) in known.chain(failed) {
-        match (metric_from_wire(number), reading) {
-            (Some(metric), Some(reading)) => {
-                if let (Reading::Failed(why), true) = (&reading, metrics.contains(&number)) {
-                    refusals.push(why.to_string());
-                }
-                table.push((metric, reading));
-            }
-            _ => refusals.push(format!("metric number {number} is not known here")),
+    let known = metrics.iter().zip(values).map(|(&metric, &value)| (metric, Ok(value)));
+    let failed = failures.iter().map(|failure| (failure.metric, Err(failure.reason.as_str())));
+    let readings = known.chain(failed).filter_map(|(number, said)| {
+        let Some(metric) = metric_from_wire(number) else {
+            refuse(refusals, || format!("metric number {number} is not known here"));
+            return None;
+        };
+        let reading = match said {
+            Ok(value) => Reading::checked(metric, value),
+            Err(reason) => Reading::Failed(cut(reason, MAX_REASON).into()),
+        };
+        if let (Reading::Failed(why), true) = (&reading, said.is_ok()) {
+            refuse(refusals, || why.to_string());
         }
-    }
-    Ok(table.into_iter().collect())
+        Some((metric, reading))
+    });
+    Ok(readings.collect())
 }
 
 fn held_from_wire(
@@ -351,18 +363,23 @@ fn held_from_wire(
     device: &DevicePlace,
     refusals: &mut Refusals,
 ) -> Vec<HeldReading> {
-    let mut readings = Vec::with_capacity(held.len());
+    let mut readings = Vec::new();
+    let mut seen = HashSet::new();
     for reading in held {
         let place = device.holders.get(reading.holder as usize);
         match (metric_from_wire(reading.metric), place) {
-            (Some(metric), Some(Some(holder))) if metric.accepts(reading.value) => {
+            (Some(metric), Some(Some(holder)))
+                if metric.accepts(reading.value) && seen.insert((*holder, metric)) =>
+            {
                 readings.push(HeldReading { holder: *holder, metric, value: reading.value });
             }
             (Some(_), Some(None)) => {}
-            _ => refusals.push(format!(
-                "reading of holder {}: metric {} value {}",
-                reading.holder, reading.metric, reading.value
-            )),
+            _ => refuse(refusals, || {
+                format!(
+                    "reading of holder {}: metric {} value {}",
+                    reading.holder, reading.metric, reading.value
+                )
+            }),
         }
     }
     readings

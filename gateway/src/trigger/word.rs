@@ -49,7 +49,8 @@ pub(super) fn nearest<'a>(text: &str, good: impl Iterator<Item = &'a str>) -> &'
     let meant = MEANT.iter().find(|(word, _)| *word == text);
     let text = meant.map_or(text.as_str(), |(_, word)| word);
     let likeness = |word: &str| strsim::normalized_damerau_levenshtein(text, &word.to_lowercase());
-    good.max_by(|a, b| likeness(a).total_cmp(&likeness(b))).unwrap_or_default()
+    let likest = good.map(|word| (likeness(word), word)).max_by(|a, b| a.0.total_cmp(&b.0));
+    likest.map(|(_, word)| word).unwrap_or_default()
 }
 
 /// The user's word as messages show it: quoted, control characters escaped, not too long.

@@ -6,6 +6,7 @@ mod attribution;
 mod demo;
 #[path = "../../../agent/tests/it/fake_nvml.rs"]
 mod fake_nvml;
+mod fuzz;
 mod mig;
 mod night;
 mod nvml;

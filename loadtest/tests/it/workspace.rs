@@ -98,6 +98,13 @@ fn the_top_level_has_its_fixed_entries() {
 }
 
 #[test]
+fn the_fuzz_targets_are_a_workspace_of_their_own() {
+    let metadata = metadata();
+    assert!(metadata.workspace_root.join("loadtest/fuzz/Cargo.toml").exists());
+    assert!(metadata.packages.iter().all(|package| package.name != "fuzz"));
+}
+
+#[test]
 fn our_crates_use_each_other_only_along_the_arrows() {
     let metadata = metadata();
     let names: Vec<&str> = ARROWS.iter().map(|(name, _)| *name).collect();

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proto::convert::{Error, Link, MAX_DEVICES, inventory_to_wire, sample_to_wire};
+use proto::convert::{Error, Link, MAX_DEVICES, MAX_REFUSALS, inventory_to_wire, sample_to_wire};
 use proto::uplink as wire;
 use shared::frame::{
     Device, DeviceSample, Engine, EngineSample, HeldReading, Holder, HolderSource, Inventory, Mig,
@@ -185,4 +185,37 @@ fn what_breaks_the_protocol_is_refused_whole() {
     let (sample, refusals) = link.sample(message).unwrap();
     assert_eq!(sample.devices, [None]);
     assert_eq!(refusals, ["sample of device 0: 2 metrics, but 1 values"]);
+}
+
+/// As many elements as fit into the largest message: time and memory grow with its size only.
+#[test]
+fn a_message_of_the_smallest_elements_is_taken_in_its_stride() {
+    let holder = wire::Holder {
+        namespace: "ai".into(),
+        pod: "vllm-0".into(),
+        source: wire::HolderSource::Replay.into(),
+        ..Default::default()
+    };
+    let devices = vec![wire::Device { holders: vec![holder], ..device("GPU-0") }];
+    let inventory = wire::Inventory { devices, ..Default::default() };
+    let (link, _) = Link::open(inventory).unwrap();
+    let [utilization, temperature] =
+        [Metric::GpuUtilization, Metric::Temperature].map(|metric| u32::from(metric as u8) + 1);
+    let of = |device| wire::Sample { devices: vec![device], ..Default::default() };
+
+    let held = wire::HeldReading { holder: 0, metric: utilization, value: 25.0 };
+    let repeated = wire::DeviceSample { held: vec![held; 250_000], ..Default::default() };
+    let (sample, refusals) = link.sample(of(repeated)).unwrap();
+    assert_eq!(sample.devices[0].as_ref().unwrap().held.len(), 1, "one reading, once");
+    assert_eq!(refusals.len(), MAX_REFUSALS);
+
+    let failure = wire::Failure { metric: temperature, reason: String::new() };
+    let (metrics, values) = (vec![utilization; 200_000], vec![50.0; 200_000]);
+    let failures = vec![failure; 500_000];
+    let many = wire::DeviceSample { metrics, values, failures, ..Default::default() };
+    let (sample, refusals) = link.sample(of(many)).unwrap();
+    let readings = &sample.devices[0].as_ref().unwrap().readings;
+    assert_eq!(readings.get(Metric::GpuUtilization), Reading::Ok(50.0));
+    assert_eq!(readings.get(Metric::Temperature), Reading::Failed("".into()));
+    assert!(refusals.is_empty());
 }

@@ -90,17 +90,18 @@ fn own_name<'a>(plain: &'a str, inside: &'a str) -> Result<(Cow<'a, str>, &'a st
 
 /// Checks the labels up to the closing brace and gives what follows it.
 fn braces(inside: &str) -> Result<(Labels<'_>, &str), &'static str> {
-    let mut seen: [&str; MAX_LABELS] = [""; MAX_LABELS];
+    let mut seen = [const { Cow::Borrowed("") }; MAX_LABELS];
     let mut count = 0;
     let mut rest = inside;
     while let Some((label, after)) = label(rest)? {
         if count == MAX_LABELS {
             return Err("it has more than 64 labels");
         }
-        if seen[..count].contains(&label.written) {
+        // As it is meant: an escape may be written in more than one way.
+        if seen[..count].contains(&label.name) {
             return Err("a label is there twice");
         }
-        seen[count] = label.written;
+        seen[count] = label.name;
         count += 1;
         rest = after;
     }
@@ -110,8 +111,6 @@ fn braces(inside: &str) -> Result<(Labels<'_>, &str), &'static str> {
 
 struct Label<'a> {
     name: Cow<'a, str>,
-    /// The name without its quotes, its escapes as they are.
-    written: &'a str,
     value: Cow<'a, str>,
 }
 
@@ -121,17 +120,14 @@ fn label(text: &str) -> Result<Option<(Label<'_>, &str)>, &'static str> {
     if text.is_empty() || text.starts_with('}') {
         return Ok(None);
     }
-    let (name, written, rest) = match text.strip_prefix('"') {
-        Some(quoted) => {
-            let (name, rest) = quoted_rest(quoted).ok_or("a label's name is not closed")?;
-            (name, &quoted[..quoted.len() - rest.len() - 1], rest)
-        }
+    let (name, rest) = match text.strip_prefix('"') {
+        Some(quoted) => quoted_rest(quoted).ok_or("a label's name is not closed")?,
         None => {
             let (name, rest) = split_word(text, |byte| is_name(byte) && byte != b':');
             if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
                 return Err("a label has no name, or one with a character no name has");
             }
-            (Cow::Borrowed(name), name, rest)
+            (Cow::Borrowed(name), rest)
         }
     };
     let rest = blank(rest).strip_prefix('=').ok_or("a label has no =")?;
@@ -143,7 +139,7 @@ fn label(text: &str) -> Result<Option<(Label<'_>, &str)>, &'static str> {
         None if rest.is_empty() || rest.starts_with('}') => rest,
         None => return Err("there is no comma between two labels"),
     };
-    Ok(Some((Label { name, written, value }, rest)))
+    Ok(Some((Label { name, value }, rest)))
 }
 
 /// What stands up to the closing quote, and what follows it.

@@ -84,6 +84,7 @@ fn a_broken_line_is_named_and_costs_itself_only() {
         ("a{b=\"c\"d=\"e\"} 1", "there is no comma between two labels"),
         ("a{b=\"c\",b=\"d\"} 1", "a label is there twice"),
         ("a{b=\"c\",\"b\"=\"d\"} 1", "a label is there twice"),
+        (r#"a{"\x"="c","\\x"="d"} 1"#, "a label is there twice"),
         ("{b=\"c\"} 1", "there is no series name before or in the braces"),
         ("{\"\"} 1", "the series name is empty"),
         ("<html><body>404</body></html>", "it does not begin with a series name"),
