@@ -97,7 +97,8 @@ impl App {
     ) -> anyhow::Result<Self> {
         let (node, interval) = (config.node.clone(), config.interval);
         let briefs = watch::Sender::new(None);
-        let collector = collector(config, briefs.subscribe())?;
+        let heard = if gateways.is_empty() { alone::no_briefs() } else { briefs.subscribe() };
+        let collector = collector(config, heard)?;
         let http = listen.map(bind).transpose()?;
         let engine_interval = DEFAULT_INTERVAL;
         Ok(Self { node, interval, engine_interval, gateways, collector, briefs, http })
@@ -198,6 +199,7 @@ fn collector(
         processes,
         briefs,
         handovers: Handovers::default(),
+        notes: Vec::new(),
         interval: config.interval,
     })
 }

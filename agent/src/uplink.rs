@@ -28,6 +28,8 @@ pub mod backoff;
 mod connection;
 /// The messages of one stream.
 mod outbound;
+/// Whether a gateway takes streams.
+pub mod probe;
 
 use address::Gateway;
 use connection::Ended;

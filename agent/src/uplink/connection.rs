@@ -24,7 +24,7 @@ use super::outbound::Outbound;
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Time a gateway that accepted the connection has to accept the stream.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PONG_WITHIN: Duration = Duration::from_secs(5);
@@ -92,7 +92,7 @@ async fn open(
 }
 
 /// A connection to this very address, under the gateway's name.
-async fn connect(
+pub(super) async fn connect(
     gateway: &Gateway,
     address: SocketAddr,
 ) -> Result<Channel, tonic::transport::Error> {
@@ -142,7 +142,7 @@ fn take(message: proto::uplink::Brief, briefs: &watch::Sender<Option<Arc<Brief>>
     });
 }
 
-fn said(status: &Status) -> String {
+pub(super) fn said(status: &Status) -> String {
     match chain(status) {
         text if text.is_empty() => format!("{:?}", status.code()),
         text => text,
@@ -150,7 +150,7 @@ fn said(status: &Status) -> String {
 }
 
 /// The error with its causes: transport errors keep what matters in the last of them.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

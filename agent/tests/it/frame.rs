@@ -78,6 +78,7 @@ fn collector(last: u64) -> Collector {
         processes: None,
         briefs: watch::Sender::new(None).subscribe(),
         handovers: Handovers::default(),
+        notes: Vec::new(),
         interval: Duration::from_millis(500),
     }
 }

@@ -42,6 +42,7 @@ async fn collected(pods: Vec<PodResources>) -> Vec<Holder> {
         engines: Engines::default(),
         processes: None,
         handovers: Handovers::default(),
+        notes: Vec::new(),
         source: source.open(&"n".into(), ReplayEnd::Hold).unwrap(),
         holders: None,
         kubelet: Some(Kubelet::new(settings, briefs.subscribe())),
