@@ -34,8 +34,8 @@ use crate::owner::file::HoldersFile;
 use crate::owner::handover::Handovers;
 use crate::owner::kubelet::{self, Kubelet};
 use crate::owner::process::Procfs;
-use crate::uplink::Uplink;
 use crate::uplink::address::Gateway;
+use crate::uplink::{Heard, Uplink};
 
 /// How long the hardware is waited for before the pages are served without it.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
@@ -145,13 +145,14 @@ impl App {
             clock,
         };
         let scraping = tokio::spawn(scraper.run(no_more_tries.clone()));
+        let heard = Heard::new(self.briefs.clone());
         let mut uplinks = JoinSet::new();
         for gateway in self.gateways {
             let uplink = Uplink {
                 node: self.node.clone(),
                 interval: self.interval,
                 newest: frames.clone(),
-                briefs: self.briefs.clone(),
+                briefs: heard.clone(),
                 clock,
                 shutdown: no_more_tries.clone(),
             };

@@ -3,10 +3,12 @@
 //! Guarantees: the stream is closed before its hello, so that no gateway takes note of a session;
 //! every address is given up on after a bounded time.
 
+use std::error::Error;
 use std::net::SocketAddr;
 
 use proto::uplink::uplink_client::UplinkClient;
 use tokio::time::timeout;
+use tonic::{Code, Status};
 
 use super::address::Gateway;
 use super::connection::{ANSWER_WITHIN, chain, connect, said};
@@ -47,8 +49,22 @@ pub async fn probe(gateway: &Gateway) -> Result<Vec<SocketAddr>, Trouble> {
 async fn open_and_close(gateway: &Gateway, address: SocketAddr) -> Result<(), String> {
     let channel = connect(gateway, address).await.map_err(|error| chain(&error))?;
     let stream = UplinkClient::new(channel).push(tokio_stream::empty()).await;
-    let mut stream = stream.map_err(|status| said(&status))?.into_inner();
+    let mut stream = stream.map_err(|status| why(&status))?.into_inner();
     // Whatever it says, its end is to be a good one.
-    while stream.message().await.map_err(|status| said(&status))?.is_some() {}
+    while stream.message().await.map_err(|status| why(&status))?.is_some() {}
     Ok(())
+}
+
+fn why(status: &Status) -> String {
+    let mut cause = status.source();
+    while let Some(deeper) = cause.and_then(Error::source) {
+        cause = Some(deeper);
+    }
+    match (status.code(), cause) {
+        (Code::Unimplemented, _) => {
+            "another service answers there; name the port of the gateway's --agent-listen".into()
+        }
+        (_, Some(cause)) => format!("what answers there may speak no gRPC: {cause}"),
+        (_, None) => said(status),
+    }
 }

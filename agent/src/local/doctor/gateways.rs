@@ -24,7 +24,11 @@ pub async fn gateways(gateways: &[Gateway]) -> Result<String, Broken> {
                 return Err(Broken::new(said, format!("getent ahosts {host}")));
             }
             Err(Trouble::Address { address, why }) => {
-                let said = format!("{gateway} at {address} takes no stream: {why}");
+                let place = match gateway.authority() == address.to_string() {
+                    true => String::new(),
+                    false => format!(" at {address}"),
+                };
+                let said = format!("{gateway}{place} takes no stream: {why}");
                 let next = format!("curl -sSv --http2-prior-knowledge http://{address}/");
                 return Err(Broken::new(said, next));
             }
