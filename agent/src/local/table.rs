@@ -6,6 +6,7 @@
 //! driver's or a file's text reaches the terminal.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use shared::frame::Device;
 use shared::metric::{Metric, Unit};
 use shared::reading::{Reading, Readings};
 
@@ -15,6 +16,8 @@ use super::view::{DeviceView, EngineView, View, plain};
 const SHORTEST: usize = 12;
 /// Characters of a line that terminals have.
 const WIDTH: usize = 100;
+/// Characters of a model: the other columns leave no more.
+const MODEL: usize = 35;
 /// Place of the first and after the last column of figures.
 const FIGURES: std::ops::Range<usize> = 3..7;
 const UNSUPPORTED: &str = "-";
@@ -91,10 +94,7 @@ fn devices(devices: &[DeviceView<'_>]) -> Table {
     let length = unambiguous(devices);
     for view in devices {
         let device = view.device;
-        let model = match &device.mig {
-            Some(mig) => format!("{} {}", device.name, mig.profile),
-            None => device.name.to_string(),
-        };
+        let model = model(device);
         let uuid: String = device.uuid.as_str().chars().take(length).collect();
         table.add_row([
             device.index.to_string(),
@@ -112,6 +112,20 @@ fn devices(devices: &[DeviceView<'_>]) -> Table {
         }
     }
     table
+}
+
+/// The name, cut so that rows fit, and the profile of an instance.
+fn model(device: &Device) -> String {
+    let profile = device.mig.as_ref().map(|mig| format!(" {}", mig.profile)).unwrap_or_default();
+    let room = MODEL.saturating_sub(profile.chars().count());
+    let name = &device.name;
+    match name.chars().count() <= room {
+        true => format!("{name}{profile}"),
+        false => {
+            let start: String = name.chars().take(room.saturating_sub(1)).collect();
+            format!("{}…{profile}", start.trim_end())
+        }
+    }
 }
 
 /// Characters of a UUID that tell every device of the node from the others.

@@ -7,6 +7,7 @@ use agent::device::{Observation, ObservedDevice};
 use agent::frame::{Taken, assemble};
 use agent::local::view::View;
 use agent::local::{Format, json, render};
+use shared::frame::Mig;
 use shared::metric::Metric;
 use shared::reading::Reading;
 
@@ -46,10 +47,15 @@ fn the_table_shows_who_uses_what_and_what_is_nobodys() {
 fn what_is_written_below_a_device_keeps_within_the_terminal() {
     let mut node = taken();
     let mut inventory = (*node.frame.inventory).clone();
-    inventory.devices[0].reason = Some("a word and another one ".repeat(20).trim().into());
+    let device = &mut inventory.devices[0];
+    device.name = "NVIDIA RTX PRO 6000 Blackwell Server Edition".into();
+    device.memory_total_mib = Some(97_887.0);
+    device.mig = Some(Mig { parent: "GPU-b".into(), profile: "1g.24gb+me".into() });
+    device.reason = Some("a word and another one ".repeat(20).trim().into());
     node.frame.inventory = inventory.into();
     let table = render(Format::Table, &node, at(0), STALE);
     assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    assert!(table.contains(" NVIDIA RTX PRO 6000 Bla… 1g.24gb+me "), "{table}");
     assert!(table.matches("\n       ").count() >= 4, "what goes on is indented: {table}");
 }
 
