@@ -34,8 +34,8 @@ use crate::owner::file::HoldersFile;
 use crate::owner::handover::Handovers;
 use crate::owner::kubelet::{self, Kubelet};
 use crate::owner::process::Procfs;
-use crate::uplink::Uplink;
 use crate::uplink::address::Gateway;
+use crate::uplink::{Heard, Uplink};
 
 /// How long the hardware is waited for before the pages are served without it.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
@@ -97,7 +97,8 @@ impl App {
     ) -> anyhow::Result<Self> {
         let (node, interval) = (config.node.clone(), config.interval);
         let briefs = watch::Sender::new(None);
-        let collector = collector(config, briefs.subscribe())?;
+        let heard = if gateways.is_empty() { alone::no_briefs() } else { briefs.subscribe() };
+        let collector = collector(config, heard)?;
         let http = listen.map(bind).transpose()?;
         let engine_interval = DEFAULT_INTERVAL;
         Ok(Self { node, interval, engine_interval, gateways, collector, briefs, http })
@@ -144,13 +145,14 @@ impl App {
             clock,
         };
         let scraping = tokio::spawn(scraper.run(no_more_tries.clone()));
+        let heard = Heard::new(self.briefs.clone());
         let mut uplinks = JoinSet::new();
         for gateway in self.gateways {
             let uplink = Uplink {
                 node: self.node.clone(),
                 interval: self.interval,
                 newest: frames.clone(),
-                briefs: self.briefs.clone(),
+                briefs: heard.clone(),
                 clock,
                 shutdown: no_more_tries.clone(),
             };
@@ -198,6 +200,7 @@ fn collector(
         processes,
         briefs,
         handovers: Handovers::default(),
+        notes: Vec::new(),
         interval: config.interval,
     })
 }

@@ -23,7 +23,7 @@ use crate::owner::file::HoldersFile;
 use crate::owner::handover::Handovers;
 use crate::owner::kubelet::Kubelet;
 use crate::owner::process::{ProcessOwners, Procfs};
-use crate::owner::{Declared, Known, resolve};
+use crate::owner::{Declared, Known, Note, Owners, resolve};
 
 /// The newest frame; none before the first tick.
 pub type Newest = Option<Arc<Taken>>;
@@ -33,6 +33,8 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 const FIRST_STEP: Duration = Duration::from_millis(25);
 /// How long the kubelet's first answer is waited for.
 const KUBELET_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a gateway's first brief is waited for.
+const BRIEF_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the loop reads from.
 pub struct Collector {
@@ -50,6 +52,8 @@ pub struct Collector {
     pub briefs: watch::Receiver<Option<Arc<Brief>>>,
     /// Devices that changed hands.
     pub handovers: Handovers,
+    /// What the last tick had to say about the holders of each device.
+    pub notes: Vec<Note>,
     /// Time between two ticks.
     pub interval: Duration,
 }
@@ -110,9 +114,21 @@ impl Collector {
 
     /// Waits until there is something to say, but not for ever.
     async fn get_ready(&mut self) {
-        if let Some(kubelet) = &mut self.kubelet {
-            kubelet.start(KUBELET_PATIENCE).await;
-        }
+        let kubelet = async {
+            if let Some(kubelet) = &mut self.kubelet {
+                kubelet.start(KUBELET_PATIENCE).await;
+            }
+        };
+        // Until pods have names, what shares a card is not told apart. Streams are up before the
+        // first frame is, and the brief is the first thing that comes down; with no gateway there
+        // is none, and nothing to wait for.
+        let brief = async {
+            if self.processes.is_some() {
+                let heard = self.briefs.wait_for(Option::is_some);
+                drop(tokio::time::timeout(BRIEF_PATIENCE, heard).await);
+            }
+        };
+        tokio::join!(kubelet, brief);
         let ready = async {
             loop {
                 self.read(FIRST_STEP).await;
@@ -146,6 +162,8 @@ impl Collector {
         };
         let mut owners = resolve(&observation, known);
         self.handovers.mark(&observation, &mut owners, now);
+        self.notes.clear();
+        self.notes.extend(owners.iter().map(Owners::note));
         let kubelet = self.kubelet.as_ref().map(Kubelet::counts);
         Taken { frame: assemble(observation, owners, previous), at: now, kubelet }
     }

@@ -74,7 +74,7 @@ async fn top(args: TopArgs) -> anyhow::Result<()> {
 
 async fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let config = args.read.resolve_once()?;
-    let report = alone::doctor(config, &args.engine_pages).await?;
+    let report = alone::doctor(config, &args.engine_pages, &args.gateways).await?;
     print(&report.render(args.output)).context("standard output")?;
     Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

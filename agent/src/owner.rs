@@ -64,8 +64,43 @@ pub struct Owners {
     pub held: Vec<HeldReading>,
     /// Why holders are not known, where there is something to say.
     pub reason: Option<Arc<str>>,
+    /// What of them is not known, where that is so.
+    pub doubt: Option<Doubt>,
     /// Whether what was read is of a time in which others held the device.
     pub is_handed_over: bool,
+}
+
+/// What is not known of a device's holders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The kubelet's word is not there, or not confirmed any more.
+    Kubelet,
+    /// Something was given to somebody that names no device here.
+    Unresolved,
+    /// The driver does not say which processes use it.
+    Unread,
+    /// Processes are not seen from here.
+    Unseen,
+    /// What a pod that uses it is called.
+    Nameless,
+    /// Which pod a process that uses it is of.
+    Unknown,
+}
+
+/// What there is to say about the holders of one device.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Note {
+    /// In one sentence.
+    pub said: Option<Arc<str>>,
+    /// What of it is not known.
+    pub doubt: Option<Doubt>,
+}
+
+impl Owners {
+    /// What there is to say about them.
+    pub fn note(&self) -> Note {
+        Note { said: self.reason.clone(), doubt: self.doubt }
+    }
 }
 
 /// The owners of every observed device, in the order of the devices.
@@ -100,7 +135,7 @@ fn found(
 ) -> Option<Owners> {
     let (device, merged) = (&devices[at], all[at].as_ref()?);
     let reason = (!merged.remarks.is_empty()).then(|| merged.remarks.join("; ").into());
-    let mut owners = Owners { reason, ..Owners::default() };
+    let mut owners = Owners { reason, doubt: merged.doubt, ..Owners::default() };
     let together = together(at, devices);
     if together.len() == 1 && merged.is_exclusive() {
         owners.holders = exclusive(merged);

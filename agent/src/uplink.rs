@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use proto::uplink::Hello;
 use shared::brief::Brief;
 use shared::identity::NodeName;
@@ -24,12 +25,17 @@ use crate::collector::Newest;
 pub mod address;
 /// Delays between tries.
 pub mod backoff;
+/// What the streams say of this node, put together.
+pub mod briefs;
 /// One stream, once.
 mod connection;
 /// The messages of one stream.
 mod outbound;
+/// Whether a gateway takes streams.
+pub mod probe;
 
 use address::Gateway;
+use briefs::Briefs;
 use connection::Ended;
 
 /// Time between two looks at what a gateway's name stands for.
@@ -48,11 +54,40 @@ pub struct Uplink {
     /// Where frames come from.
     pub newest: watch::Receiver<Newest>,
     /// What the gateways say of this node; all streams write to it.
-    pub briefs: watch::Sender<Option<Arc<Brief>>>,
+    pub briefs: Heard,
     /// The clock frames are stamped with.
     pub clock: Clock,
     /// Cancelled when nothing is to be tried any more; streams that are up end by themselves.
     pub shutdown: CancellationToken,
+}
+
+/// What the gateways say of this node, put together; clones share it.
+#[derive(Clone, Debug)]
+pub struct Heard {
+    briefs: Arc<Mutex<Briefs>>,
+    together: watch::Sender<Option<Arc<Brief>>>,
+}
+
+impl Heard {
+    /// Nothing yet; what is heard goes to `together`.
+    pub fn new(together: watch::Sender<Option<Arc<Brief>>>) -> Self {
+        Self { briefs: Arc::default(), together }
+    }
+
+    /// Changes what was heard, and tells where that changes anything.
+    fn update(&self, change: impl FnOnce(&mut Briefs)) {
+        let mut briefs = self.briefs.lock();
+        change(&mut briefs);
+        // Under the lock, so that what is told last is what was heard last.
+        let Some(together) = briefs.together() else { return };
+        self.together.send_if_modified(|known| {
+            let is_new = known.as_deref() != Some(&together);
+            if is_new {
+                *known = Some(Arc::new(together));
+            }
+            is_new
+        });
+    }
 }
 
 /// What the streams to one gateway's addresses share.
@@ -75,6 +110,7 @@ impl Uplink {
             let Some(resolved) = self.shutdown.run_until_cancelled(resolve(&gateway)).await else {
                 break;
             };
+            self.briefs.update(|briefs| briefs.forget(self.clock.now()));
             let pause = match resolved {
                 Ok(found) => {
                     failures = 0;
@@ -140,10 +176,12 @@ impl Uplink {
         address: SocketAddr,
         addresses: Arc<Addresses>,
     ) -> SocketAddr {
+        let stream = (gateway.clone(), address);
         let mut failures = 0;
         let mut sessions = None;
         loop {
-            let ended = connection::once(&self, &gateway, address).await;
+            let ended = connection::once(&self, &stream).await;
+            self.briefs.update(|briefs| briefs.end(&stream, self.clock.now()));
             let why = match ended {
                 Ended::Over => return address,
                 Ended::NeverUp { error } => error,

@@ -28,7 +28,7 @@ use crate::local::doctor::{self, Driver, Report};
 use crate::local::record::Recording;
 use crate::local::view::View;
 use crate::local::{self, Format, render, stale_after};
-use crate::owner::kubelet::Kubelet;
+use crate::uplink::address::Gateway;
 
 /// How long the driver may take to answer at all.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
@@ -151,7 +151,7 @@ impl Running {
 }
 
 /// Nobody briefs an agent that has no gateway.
-fn no_briefs() -> watch::Receiver<Option<Arc<Brief>>> {
+pub(super) fn no_briefs() -> watch::Receiver<Option<Arc<Brief>>> {
     watch::Sender::new(None).subscribe()
 }
 
@@ -161,11 +161,16 @@ async fn close(collector: Collector) {
     }
 }
 
-/// Looks at every link of the way from the driver to the readings, until one is broken.
+/// Looks at every link of the way from the driver to the gateways, until one is broken. Engines'
+/// pages and gateways are looked at where some are named.
 ///
 /// # Errors
 /// When what was asked for cannot even be looked at, such as a broken holders file.
-pub async fn doctor(config: ReadConfig, engine_pages: &[PageAddress]) -> anyhow::Result<Report> {
+pub async fn doctor(
+    config: ReadConfig,
+    engine_pages: &[PageAddress],
+    gateways: &[Gateway],
+) -> anyhow::Result<Report> {
     let mut report = Report::default();
     let good = match &config.source {
         SourceSpec::Nvml { library } => {
@@ -176,11 +181,21 @@ pub async fn doctor(config: ReadConfig, engine_pages: &[PageAddress]) -> anyhow:
             report.note("source", Ok("a simulation; no hardware is looked at".into()))
         }
     };
-    if !good {
-        return Ok(report);
+    let good = good && held(&mut report, config, !gateways.is_empty()).await?;
+    let good = good
+        && (engine_pages.is_empty()
+            || report.note("engine pages", doctor::engines(engine_pages).await));
+    if good && !gateways.is_empty() {
+        report.note("gateway", doctor::gateways(gateways).await);
     }
+    Ok(report)
+}
+
+/// The links of devices and their holders.
+async fn held(report: &mut Report, config: ReadConfig, is_briefed: bool) -> anyhow::Result<bool> {
     let source = config.source.clone();
-    let socket = config.owners.kubelet_socket.clone();
+    let owners = config.owners.clone();
+    let file = config.holders.is_some();
     let stale_after = stale_after(config.interval);
     let mut collector = collector(config, no_briefs())?;
     if let Some(kubelet) = &mut collector.kubelet {
@@ -193,19 +208,30 @@ pub async fn doctor(config: ReadConfig, engine_pages: &[PageAddress]) -> anyhow:
         taken = collector.first(clock).await;
     }
     let kubelet = collector.kubelet.take();
+    let notes = std::mem::take(&mut collector.notes);
     close(collector).await;
     let view = View::of(&taken, taken.at, stale_after);
-    let declaration = kubelet.as_ref().map(Kubelet::declared);
-    let trouble = declaration.and_then(|declaration| declaration.trouble.as_deref());
-    let mut good = report.note("devices", doctor::devices(&view, &source, trouble));
-    if let (true, Some(kubelet), Some(socket)) = (good, &kubelet, &socket) {
-        let found = doctor::kubelet(kubelet.declared(), kubelet.fault(), socket);
-        good = report.note("kubelet", found);
+    if !report.note("devices", doctor::devices(&view, &source, &notes)) {
+        return Ok(false);
     }
-    if good && !engine_pages.is_empty() {
-        report.note("engine pages", doctor::engines(engine_pages).await);
+    let is_asked = kubelet.is_some();
+    if let (Some(kubelet), Some(socket)) = (kubelet, &owners.kubelet_socket) {
+        let has_folder = socket.parent().is_some_and(Path::exists);
+        let place = doctor::Socket { path: socket, has_folder };
+        if !report.note("kubelet", doctor::kubelet(kubelet.declared(), kubelet.fault(), place)) {
+            return Ok(false);
+        }
     }
-    Ok(report)
+    let unheld = match &source {
+        _ if file => "not in the holders file",
+        _ if is_asked => "free",
+        SourceSpec::Nvml { .. } => "nobody known to hold it; the kubelet is not asked",
+        SourceSpec::Replay(_) => "no holder is recorded",
+        SourceSpec::Simulated(_) => "free",
+    };
+    let circumstances = doctor::Circumstances { unheld, is_briefed, proc_root: &owners.proc_root };
+    let (details, found) = doctor::holders(&view, &notes, circumstances);
+    Ok(report.note_all("holders", found, details))
 }
 
 async fn hardware(

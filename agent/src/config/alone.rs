@@ -14,6 +14,7 @@ use crate::device::replay::ReplayEnd;
 use crate::engine::address::PageAddress;
 use crate::local::Format;
 use crate::local::doctor;
+use crate::uplink::address::Gateway;
 
 /// What reading a node needs to know.
 #[derive(Clone, Debug, PartialEq)]
@@ -165,6 +166,9 @@ pub struct DoctorArgs {
         value_delimiter = ','
     )]
     pub engine_pages: Vec<PageAddress>,
+    /// Gateway to look for too, http://HOST:PORT; nothing is pushed to it. Repeatable.
+    #[arg(long = "gateway", value_name = "URL", env = "GPU_AGENT_GATEWAY", value_delimiter = ',')]
+    pub gateways: Vec<Gateway>,
 }
 
 fn length(text: &str) -> Result<Duration, String> {

@@ -13,8 +13,12 @@ use super::view::plain;
 mod devices;
 /// Whether engines' pages are read.
 mod engines;
+/// Whether gateways take streams.
+mod gateways;
 /// Whether driver and library are there and fit each other.
 mod hardware;
+/// Whether it is known who holds what.
+mod holders;
 /// Whether the kubelet tells who holds what.
 mod kubelet;
 /// Whether a recording can be replayed.
@@ -22,8 +26,10 @@ mod recording;
 
 pub use devices::devices;
 pub use engines::engines;
+pub use gateways::gateways;
 pub use hardware::{Driver, hardware};
-pub use kubelet::kubelet;
+pub use holders::{Circumstances, holders};
+pub use kubelet::{Socket, kubelet};
 pub use recording::recording;
 
 /// Form of the report.
@@ -45,6 +51,9 @@ pub struct Step {
     pub good: bool,
     /// What was found, in one sentence.
     pub said: String,
+    /// A line for each thing that was looked at.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub details: Vec<String>,
 }
 
 /// What was found, link by link.
@@ -75,6 +84,16 @@ impl Broken {
 impl Report {
     /// Takes note of a link; false if it is broken and nothing after it can be looked at.
     pub fn note(&mut self, link: &'static str, found: Result<String, Broken>) -> bool {
+        self.note_all(link, found, Vec::new())
+    }
+
+    /// The same with a line for each thing that was looked at.
+    pub fn note_all(
+        &mut self,
+        link: &'static str,
+        found: Result<String, Broken>,
+        details: Vec<String>,
+    ) -> bool {
         let good = found.is_ok();
         let said = match found {
             Ok(said) => said,
@@ -83,7 +102,8 @@ impl Report {
                 said
             }
         };
-        self.steps.push(Step { link, good, said: plain(&said) });
+        let details = details.iter().map(|line| plain(line)).collect();
+        self.steps.push(Step { link, good, said: plain(&said), details });
         good
     }
 
@@ -107,7 +127,9 @@ impl Report {
         let width = self.steps.iter().map(|step| step.link.len()).max().unwrap_or(0);
         let line = |step: &Step| {
             let state = if step.good { "ok    " } else { "broken" };
-            format!("{:width$}  {state}  {}\n", step.link, step.said)
+            let details = step.details.iter().map(|detail| format!("    {detail}\n"));
+            let details: String = details.collect();
+            format!("{:width$}  {state}  {}\n{details}", step.link, step.said)
         };
         let mut text: String = self.steps.iter().map(line).collect();
         if let Some(next) = &self.next {

@@ -49,8 +49,9 @@ struct WrittenDevice<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     mig: Option<WrittenMig<'a>>,
     holders: Vec<WrittenHolder<'a>>,
+    /// `None` if there is nothing to say of it, null if a holder's part of the load is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    unattributed: Option<Number>,
+    unattributed: Option<Option<Number>>,
     #[serde(flatten)]
     left: Left,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -151,7 +152,11 @@ fn device<'a>(view: &DeviceView<'a>) -> WrittenDevice<'a> {
         values: device_values(&view.readings, total),
         mig: device.mig.as_ref().map(mig),
         holders: holders.collect(),
-        unattributed: view.unattributed().map(number),
+        unattributed: match view.unattributed() {
+            Some(0.0) => None,
+            None if device.holders.is_empty() => None,
+            share => Some(share.map(number)),
+        },
         left: Left(left.collect()),
         reason: view.reason().map(|reason| cut(&reason).to_owned()),
     }

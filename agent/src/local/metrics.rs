@@ -313,8 +313,9 @@ fn shares(registry: &mut Registry, view: &View<'_>) {
         "A container that holds the device, and what its part of it rests on",
         holders,
     );
+    let help = "Share of the device's load that no holder has";
     put(registry, "holder_share_ratio", "The holder's share of the device", shares);
-    put(registry, "unattributed_ratio", "Share of a held device that no holder has", left);
+    put(registry, "unattributed_ratio", help, left);
 }
 
 fn readings(registry: &mut Registry, view: &View<'_>, series: &Series) {

@@ -1,11 +1,12 @@
 //! Pure: what is shown of a node → a table for people.
 //!
-//! Guarantees: a UUID is cut only as far as it stays unambiguous on this node; what failed and
+//! Guarantees: holders and reasons stand below their device, in lines of at most 100 characters as
+//! far as words allow; a UUID is cut only as far as it stays unambiguous on this node; what failed and
 //! what is unsupported look like neither a value nor each other; no control character of a
 //! driver's or a file's text reaches the terminal.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use shared::frame::Holder;
+use shared::frame::Device;
 use shared::metric::{Metric, Unit};
 use shared::reading::{Reading, Readings};
 
@@ -13,6 +14,10 @@ use super::view::{DeviceView, EngineView, View, plain};
 
 /// Characters of a UUID that are always shown.
 const SHORTEST: usize = 12;
+/// Characters of a line that terminals have.
+const WIDTH: usize = 100;
+/// Characters of a model: the other columns leave no more.
+const MODEL: usize = 35;
 /// Place of the first and after the last column of figures.
 const FIGURES: std::ops::Range<usize> = 3..7;
 const UNSUPPORTED: &str = "-";
@@ -25,36 +30,71 @@ pub fn render(view: &View<'_>) -> String {
     }
     let mut lines = Vec::new();
     if !view.devices.is_empty() {
-        lines.extend(devices(&view.devices).lines().map(trimmed));
+        let mut rows = devices(&view.devices).lines().map(trimmed).collect::<Vec<_>>().into_iter();
+        lines.extend(rows.next());
+        for (row, view) in rows.zip(&view.devices) {
+            lines.push(row);
+            let below = below(view).into_iter();
+            lines.extend(below.flat_map(|text| wrapped(&plain(&text))));
+        }
     }
-    if !view.engines.is_empty() {
-        lines.extend(engines(&view.engines).lines().map(trimmed));
+    for view in &view.engines {
+        let labels = match view.engine.labels.is_empty() {
+            true => String::new(),
+            false => format!(" {{{}}}", view.engine.labels),
+        };
+        lines.push(plain(&format!(" ENGINE {}{labels}", view.engine.pod)));
+        lines.extend(wrapped(&plain(&engine(view))));
     }
     lines.extend(view.reason.map(plain));
     lines.join("\n") + "\n"
+}
+
+/// What stands below the device's row: its holders, what is nobody's, and what there is to say.
+fn below(view: &DeviceView<'_>) -> Vec<String> {
+    let mut below: Vec<_> = view.holders().map(|(place, _)| holder(view, place)).collect();
+    let left = match view.left(Metric::GpuUtilization) {
+        Some(left) => Some((left, " util")),
+        None => view.unattributed().map(|share| (share * 100.0, "")),
+    };
+    let left = left.filter(|(left, _)| *left > 0.0 && !view.device.holders.is_empty());
+    below.extend(left.map(|(left, of)| format!("nobody {}{of}", figure(left, Unit::Percent))));
+    below.extend(view.reason().map(|reason| format!("! {reason}")));
+    below
+}
+
+/// The text in indented lines of at most [`WIDTH`] characters, as far as its words allow.
+fn wrapped(text: &str) -> Vec<String> {
+    const INDENT: &str = "     ";
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split(' ') {
+        let longer = INDENT.len() + line.chars().count() + 1 + word.chars().count();
+        if !line.is_empty() && longer > WIDTH {
+            lines.push(format!("{INDENT}{line}"));
+            line = "  ".into();
+        } else if !line.is_empty() {
+            line.push(' ');
+        }
+        line += word;
+    }
+    lines.push(format!("{INDENT}{line}"));
+    lines
 }
 
 fn trimmed(line: String) -> String {
     line.trim_end().to_owned()
 }
 
-fn table(header: Vec<String>) -> Table {
+fn devices(devices: &[DeviceView<'_>]) -> Table {
+    let header = ["GPU", "UUID", "MODEL", "UTIL", "MEMORY", "TEMP", "POWER"];
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(header);
-    table
-}
-
-fn devices(devices: &[DeviceView<'_>]) -> Table {
-    let header = ["GPU", "UUID", "MODEL", "UTIL", "MEMORY", "TEMP", "POWER", "HOLDER", "REASON"];
-    let mut table = table(header.map(str::to_owned).into());
     let length = unambiguous(devices);
     for view in devices {
         let device = view.device;
-        let model = match &device.mig {
-            Some(mig) => format!("{} {}", device.name, mig.profile),
-            None => device.name.to_string(),
-        };
+        let model = model(device);
         let uuid: String = device.uuid.as_str().chars().take(length).collect();
         table.add_row([
             device.index.to_string(),
@@ -64,8 +104,6 @@ fn devices(devices: &[DeviceView<'_>]) -> Table {
             memory(view),
             cell(&view.readings, Metric::Temperature),
             cell(&view.readings, Metric::PowerDraw),
-            plain(&holders(view)),
-            plain(&view.reason().unwrap_or_default()),
         ]);
     }
     for (place, column) in table.column_iter_mut().enumerate() {
@@ -74,6 +112,20 @@ fn devices(devices: &[DeviceView<'_>]) -> Table {
         }
     }
     table
+}
+
+/// The name, cut so that rows fit, and the profile of an instance.
+fn model(device: &Device) -> String {
+    let profile = device.mig.as_ref().map(|mig| format!(" {}", mig.profile)).unwrap_or_default();
+    let room = MODEL.saturating_sub(profile.chars().count());
+    let name = &device.name;
+    match name.chars().count() <= room {
+        true => format!("{name}{profile}"),
+        false => {
+            let start: String = name.chars().take(room.saturating_sub(1)).collect();
+            format!("{}…{profile}", start.trim_end())
+        }
+    }
 }
 
 /// Characters of a UUID that tell every device of the node from the others.
@@ -117,51 +169,32 @@ fn figure(value: f64, unit: Unit) -> String {
     }
 }
 
-fn holders(view: &DeviceView<'_>) -> String {
-    let of = |(place, holder): (usize, &Holder)| {
-        let container = match &*holder.container {
-            "" => String::new(),
-            container => format!(" ({container})"),
-        };
-        let guess = if holder.estimated { "~" } else { "" };
-        let own = view.held(place, Metric::GpuUtilization);
-        let part = match (holder.share, own) {
-            (Some(share), _) => format!(" {guess}{}", figure(share * 100.0, Unit::Percent)),
-            (None, Some(own)) => format!(" {guess}{} util", figure(own, Unit::Percent)),
-            (None, None) => " ?".into(),
-        };
-        let undeclared = if holder.undeclared { " undeclared" } else { "" };
-        format!("{}{container}{part}{undeclared}", holder.pod)
+/// The holder at `place`: who, which part of the device, how that is known.
+pub(super) fn holder(view: &DeviceView<'_>, place: usize) -> String {
+    let holder = &view.device.holders[place];
+    let container = match &*holder.container {
+        "" => String::new(),
+        container => format!(" ({container})"),
     };
-    let mut holders: Vec<_> = view.holders().map(of).collect();
-    if holders.is_empty() {
-        return UNSUPPORTED.into();
-    }
-    let by_metric = view.device.holders.iter().any(|holder| holder.share.is_none());
-    let left = view.left(Metric::GpuUtilization).filter(|left| by_metric && *left > 0.0);
-    holders.extend(left.map(|left| format!("nobody {} util", figure(left, Unit::Percent))));
-    holders.join(", ")
+    let guess = if holder.estimated { "~" } else { "" };
+    let own = view.held(place, Metric::GpuUtilization);
+    let part = match (holder.share, own) {
+        (Some(share), _) => format!("{guess}{}", figure(share * 100.0, Unit::Percent)),
+        (None, Some(own)) => format!("{guess}{} util", figure(own, Unit::Percent)),
+        (None, None) => "?".into(),
+    };
+    let flags = [(holder.estimated, ", estimated"), (holder.undeclared, ", undeclared")];
+    let flags = flags.map(|(is_so, flag)| if is_so { flag } else { "" }).concat();
+    format!("{}{container} {part} [{}{flags}]", holder.pod, holder.source.name())
 }
 
-/// A column for every metric that an engine here has.
-fn engines(engines: &[EngineView<'_>]) -> Table {
-    let has = |metric: &Metric| {
-        engines.iter().any(|view| view.readings.get(*metric) != Reading::Unsupported)
-    };
-    let metrics: Vec<_> = Metric::ALL.iter().copied().filter(has).collect();
-    let names = metrics.iter().map(|metric| metric.name().to_uppercase().replace('_', " "));
-    let mut table = table(std::iter::once("ENGINE".to_owned()).chain(names).collect());
-    for view in engines {
-        let values = metrics.iter().map(|metric| cell(&view.readings, *metric));
-        let labels = match view.engine.labels.is_empty() {
-            true => String::new(),
-            false => format!(" {{{}}}", view.engine.labels),
-        };
-        let pod = plain(&format!("{}{labels}", view.engine.pod));
-        table.add_row(std::iter::once(pod).chain(values));
+/// What is known of the engine.
+fn engine(view: &EngineView<'_>) -> String {
+    let values = view.readings.iter();
+    let all = values.map(|(metric, _)| format!("{metric} {}", cell(&view.readings, metric)));
+    let all: Vec<_> = all.collect();
+    if view.readings.iter().all(|(_, reading)| matches!(reading, Reading::Failed(_))) {
+        return FAILED.into();
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+    all.join(", ")
 }

@@ -132,13 +132,22 @@ impl<'a> DeviceView<'a> {
         }
     }
 
-    /// Share of the device that no holder has, where it has holders.
+    /// The share (0 to 1) of its load that no holder has, as the gateways tell it. Load is
+    /// `gpu_utilization`: readings known per holder win over shares. Where the load is not known
+    /// the shares alone tell. `None` if a holder's part is not known, or nothing is.
     pub fn unattributed(&self) -> Option<f64> {
         let holders = &self.device.holders;
-        let shares: f64 = holders.iter().map(|holder| holder.share).sum::<Option<f64>>()?;
-        let left = 1.0 - shares;
-        // What was written as 0.7 leaves 0.3, and not 0.30000000000000004.
-        (!holders.is_empty() && left > ROUNDING).then(|| (left * 1e9).round() / 1e9)
+        let held = match self.readings.value(Metric::GpuUtilization) {
+            Some(0.0) => return Some(0.0),
+            Some(load) => {
+                let parts = self.holders().map(|(at, _)| self.part(at, Metric::GpuUtilization));
+                parts.sum::<Option<f64>>()? / load
+            }
+            None if holders.is_empty() => return None,
+            None => holders.iter().map(|holder| holder.share).sum::<Option<f64>>()?,
+        };
+        // Rounded to what the sum of several shares can mean.
+        Some(((1.0 - held).clamp(0.0, 1.0) * 1e6).round() / 1e6)
     }
 
     /// What of `metric` is no holder's, where it is split by holder and every part is known.

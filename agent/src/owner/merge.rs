@@ -12,6 +12,7 @@ use proto::convert::MAX_HOLDERS;
 use shared::frame::HolderSource;
 use shared::identity::{PodKey, PodUid};
 
+use super::Doubt;
 use super::declared::Declaration;
 use super::process::{Occupant, PodProcess, ProcessOwners};
 use super::split::{Basis, Usage};
@@ -30,6 +31,8 @@ pub(super) struct Merged {
     pub(super) basis: Basis,
     /// What there is to say about its holders.
     pub(super) remarks: Vec<String>,
+    /// What of it is not known.
+    pub(super) doubt: Option<Doubt>,
 }
 
 /// A container on a device.
@@ -74,14 +77,19 @@ pub(super) fn merge(
     let given = given(device, declaration);
     let mut remarks = Vec::new();
     // Who was given it is known, even if it may not be any more.
-    remarks.extend(declaration.trouble.as_deref().filter(|_| given.is_empty()).map(str::to_owned));
+    let trouble = declaration.trouble.as_deref().filter(|_| given.is_empty());
+    remarks.extend(trouble.map(str::to_owned));
+    let mut unknown = trouble.map(|_| Doubt::Kubelet);
     let (processes, why) = match &device.processes {
         Processes::Unasked => (None, None),
-        Processes::Failed(why) => (None, Some(format!("its processes cannot be read: {why}"))),
+        Processes::Failed(why) => {
+            (None, Some((Doubt::Unread, format!("its processes cannot be read: {why}"))))
+        }
         Processes::Known(processes) => match doubt(processes, &given, owners) {
             None => (Some(processes), None),
-            Some(doubt) => {
-                (None, Some(format!("its processes cannot be matched with pods: {doubt}")))
+            Some((doubt, why)) => {
+                let why = format!("its processes cannot be matched with pods: {why}");
+                (None, Some((doubt, why)))
             }
         },
     };
@@ -91,17 +99,23 @@ pub(super) fn merge(
         None => unobserved(given),
     };
     let nobody = merged.holders.is_empty();
-    if nobody {
-        remarks.extend(unresolved(declaration));
+    unknown = unknown.or(merged.doubt);
+    if nobody && let Some(why) = unresolved(declaration) {
+        remarks.push(why);
+        unknown = unknown.or(Some(Doubt::Unresolved));
     }
     // Of one owner nothing needs to be told apart, and a device that nobody uses is free.
     let is_used = matches!(&device.processes, Processes::Known(some) if !some.is_empty());
-    if !is_matched && !merged.is_exclusive() && (is_used || !nobody) {
-        remarks.extend(why);
+    if !is_matched
+        && !merged.is_exclusive()
+        && (is_used || !nobody)
+        && let Some((doubt, why)) = why
+    {
+        remarks.push(why);
+        unknown = unknown.or(Some(doubt));
     }
     limit(&mut merged, &mut remarks);
-    merged.remarks = remarks;
-    merged
+    Merged { remarks, doubt: unknown, ..merged }
 }
 
 /// What somebody was given may be any device that has no holder.
@@ -123,6 +137,7 @@ fn unobserved(given: Vec<Party>) -> Merged {
         is_used_by_others: false,
         basis: Basis::Equal,
         remarks: Vec::new(),
+        doubt: None,
     }
 }
 
@@ -146,10 +161,10 @@ fn doubt(
     processes: &[ObservedProcess],
     given: &[Party],
     owners: &ProcessOwners,
-) -> Option<Arc<str>> {
+) -> Option<(Doubt, Arc<str>)> {
     // An empty list proves nothing then: drivers keep from a caller what it could not see anyway.
     if let Some(trouble) = &owners.trouble {
-        return Some(trouble.clone());
+        return Some((Doubt::Unseen, trouble.clone()));
     }
     let mut occupants = processes.iter().filter_map(|process| owners.occupants.get(&process.pid));
     // A pod that has only a UID, beside one that has only a name: they may be the same.
@@ -160,7 +175,8 @@ fn doubt(
         Occupant::Stranger | Occupant::Unknown(_) | Occupant::Mps => false,
     });
     let is_in_doubt = is_unnamed && given.iter().any(|party| party.uid.is_none());
-    is_in_doubt.then(|| "neither a gateway's brief nor --pod-logs says what they are called".into())
+    let why = "neither a gateway's brief nor --pod-logs says what they are called";
+    is_in_doubt.then(|| (Doubt::Nameless, why.into()))
 }
 
 fn observed(
@@ -174,6 +190,7 @@ fn observed(
     let mut others = Usage::NOTHING;
     let mut seen = Vec::with_capacity(processes.len());
     let mut said = BTreeSet::new();
+    let mut doubt = None;
     for process in processes {
         let occupant = owners.occupants.get(&process.pid);
         let is_idle = process.utilization.is_none_or(|used| used == 0.0);
@@ -194,12 +211,18 @@ fn observed(
                         undeclared.entry(key).or_insert(Usage::NOTHING).add(process);
                         continue;
                     }
-                    None => said
-                        .insert(format!("used by a pod that has no known name, UID {}", pod.uid)),
+                    None => {
+                        doubt = doubt.or(Some(Doubt::Nameless));
+                        said.insert(format!(
+                            "used by a pod that has no known name, UID {}",
+                            pod.uid
+                        ))
+                    }
                 }
             }
             Some(Occupant::Stranger) => said.insert("used by processes outside any pod".into()),
             Some(Occupant::Unknown(why)) => {
+                doubt = Some(Doubt::Unknown);
                 said.insert(format!("used by a process of no known pod: {why}"))
             }
             Some(Occupant::Mps) => said.insert("used by the MPS server itself".into()),
@@ -218,7 +241,7 @@ fn observed(
         usage,
     }));
     let basis = Basis::of(&seen);
-    Merged { holders, others, is_used_by_others, basis, remarks: Vec::new() }
+    Merged { holders, others, is_used_by_others, basis, remarks: Vec::new(), doubt }
 }
 
 /// The container of this process among those of its pod; where it is none of them or not known,

@@ -51,6 +51,11 @@ impl fmt::Display for Gateway {
 }
 
 impl Gateway {
+    /// The host's name or address.
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
     /// `HOST:PORT`, for resolving.
     pub fn authority(&self) -> String {
         format!("{}:{}", self.host, self.port)

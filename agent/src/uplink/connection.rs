@@ -4,27 +4,25 @@
 //! gives up after a bounded time; after shutdown the stream has `GOODBYE` to end.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use proto::uplink::gateway_message::Body;
 use proto::uplink::uplink_client::UplinkClient;
 use proto::uplink::{GatewayMessage, Welcome};
-use shared::brief::Brief;
-use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 use tracing::{debug, info, warn};
 
-use super::Uplink;
 use super::address::Gateway;
+use super::briefs::Stream;
 use super::outbound::Outbound;
+use super::{Heard, Uplink};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Time a gateway that accepted the connection has to accept the stream.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PONG_WITHIN: Duration = Duration::from_secs(5);
@@ -47,8 +45,9 @@ pub(super) enum Ended {
 }
 
 /// Connects, pushes, and returns when that has ended.
-pub(super) async fn once(uplink: &Uplink, gateway: &Gateway, address: SocketAddr) -> Ended {
-    let opening = uplink.shutdown.run_until_cancelled(open(uplink, gateway, address));
+pub(super) async fn once(uplink: &Uplink, stream: &Stream) -> Ended {
+    let (gateway, address) = stream;
+    let opening = uplink.shutdown.run_until_cancelled(open(uplink, gateway, *address));
     let mut incoming = match opening.await {
         None => return Ended::Over,
         Some(Err(error)) => return Ended::NeverUp { error },
@@ -61,7 +60,7 @@ pub(super) async fn once(uplink: &Uplink, gateway: &Gateway, address: SocketAddr
     };
     let error = tokio::select! {
         () = goodbye => return Ended::Over,
-        error = listen(&mut incoming, &uplink.briefs, |welcome| {
+        error = listen(&mut incoming, stream, &uplink.briefs, |welcome| {
             info!(
                 %gateway, %address, version = welcome.version, sessions = welcome.sessions,
                 "pushing to the gateway"
@@ -92,7 +91,7 @@ async fn open(
 }
 
 /// A connection to this very address, under the gateway's name.
-async fn connect(
+pub(super) async fn connect(
     gateway: &Gateway,
     address: SocketAddr,
 ) -> Result<Channel, tonic::transport::Error> {
@@ -110,13 +109,16 @@ async fn connect(
 /// Hears the gateway out; returns why it fell silent.
 async fn listen(
     incoming: &mut Streaming<GatewayMessage>,
-    briefs: &watch::Sender<Option<Arc<Brief>>>,
+    stream: &Stream,
+    briefs: &Heard,
     mut welcomed: impl FnMut(Welcome),
 ) -> String {
     loop {
         match incoming.message().await {
             Ok(Some(GatewayMessage { body: Some(Body::Welcome(welcome)) })) => welcomed(welcome),
-            Ok(Some(GatewayMessage { body: Some(Body::Brief(brief)) })) => take(brief, briefs),
+            Ok(Some(GatewayMessage { body: Some(Body::Brief(brief)) })) => {
+                take(brief, stream, briefs)
+            }
             // From a newer gateway: not for us.
             Ok(Some(GatewayMessage { body: None })) => {}
             Ok(None) => return "the gateway ended the stream".into(),
@@ -125,24 +127,18 @@ async fn listen(
     }
 }
 
-/// The newest brief stands, whichever gateway sent it: all of them see one cluster.
-fn take(message: proto::uplink::Brief, briefs: &watch::Sender<Option<Arc<Brief>>>) {
+/// What can be understood of a brief counts.
+fn take(message: proto::uplink::Brief, stream: &Stream, briefs: &Heard) {
     let version = message.version;
     let (brief, refusals) = proto::brief::from_wire(message);
     if let Some(first) = refusals.first() {
         warn!(version, count = refusals.len(), first, "parts of the gateway's brief refused");
     }
-    briefs.send_if_modified(|known| {
-        let is_new = known.as_deref() != Some(&brief);
-        if is_new {
-            debug!(version, pods = brief.pods.len(), "brief taken");
-            *known = Some(Arc::new(brief));
-        }
-        is_new
-    });
+    debug!(version, pods = brief.pods.len(), "brief taken");
+    briefs.update(|briefs| briefs.hear(stream, brief));
 }
 
-fn said(status: &Status) -> String {
+pub(super) fn said(status: &Status) -> String {
     match chain(status) {
         text if text.is_empty() => format!("{:?}", status.code()),
         text => text,
@@ -150,7 +146,7 @@ fn said(status: &Status) -> String {
 }
 
 /// The error with its causes: transport errors keep what matters in the last of them.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -78,6 +78,7 @@ fn collector(last: u64) -> Collector {
         processes: None,
         briefs: watch::Sender::new(None).subscribe(),
         handovers: Handovers::default(),
+        notes: Vec::new(),
         interval: Duration::from_millis(500),
     }
 }
@@ -138,6 +139,40 @@ fn processes_are_looked_at_and_named_by_the_newest_brief() {
     let own = |metric| sample.held.iter().find(|held| held.metric == metric).map(|held| held.value);
     assert_eq!(own(Metric::GpuUtilization), Some(40.0));
     assert_eq!(own(Metric::MemoryUsedMib), Some(250.0));
+}
+
+/// Otherwise a shared card would be split equally until names are known.
+#[tokio::test(start_paused = true)]
+async fn where_processes_are_to_be_named_the_first_frame_waits_a_second_for_the_brief() {
+    let tree = Tree::new();
+    tree.process(100, 1, cgroup(P1, A));
+    let named = || Some(brief(vec![briefed("llm", P1, &[("main", A)])]));
+    for (has_processes, comes_after, is_named, waited) in [
+        (true, Some(900), true, 900),
+        (true, Some(2_000), false, 1_000),
+        // Nobody will ever brief it.
+        (true, None, false, 0),
+        (false, Some(900), false, 0),
+    ] {
+        let clock = Clock::start();
+        let briefs = watch::Sender::new(None);
+        let mut collector = collector(u64::MAX);
+        collector.source = Box::new(Used);
+        collector.processes = has_processes.then(|| tree.reader());
+        collector.briefs = briefs.subscribe();
+        let telling = async move {
+            if let Some(millis) = comes_after {
+                tokio::time::sleep(Duration::from_millis(millis)).await;
+                briefs.send_replace(named());
+            }
+        };
+        let first = async {
+            let taken = collector.first(clock).await;
+            (!taken.frame.inventory.devices[0].holders.is_empty(), clock.now())
+        };
+        let ((), first) = tokio::join!(telling, first);
+        assert_eq!(first, (is_named, at(waited)), "{comes_after:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

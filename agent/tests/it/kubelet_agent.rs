@@ -14,15 +14,19 @@ use agent::owner::handover::Handovers;
 use agent::owner::kubelet::Kubelet;
 use proto::kubelet::PodResources;
 use proto::uplink::agent_message::Body;
+use serde_json::json;
 use shared::brief::Brief;
 use shared::frame::{Holder, HolderSource};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
+use crate::cgroups::{A, P1, P2};
 use crate::declared::{G, briefed};
+use crate::fake_nvml::{self, FakeNvml};
 use crate::kubelet_server::{Mood, TestKubelet, gpu, place, pod};
 use crate::process::{agent, ended, golden};
+use crate::processes::{Tree, cgroup};
 use crate::support::{Gateway, at};
 
 /// A recording of one GPU that nobody is said to hold.
@@ -42,6 +46,7 @@ async fn collected(pods: Vec<PodResources>) -> Vec<Holder> {
         engines: Engines::default(),
         processes: None,
         handovers: Handovers::default(),
+        notes: Vec::new(),
         source: source.open(&"n".into(), ReplayEnd::Hold).unwrap(),
         holders: None,
         kubelet: Some(Kubelet::new(settings, briefs.subscribe())),
@@ -167,6 +172,35 @@ async fn the_gateways_brief_tells_the_kubelets_pods_apart() {
     kubelet.mood.send_replace(Mood::Says(vec![gpu("a", G)]));
     gateway.brief.send_replace(brief(2, &[("a", "u3", false)]));
     inventory_with(&mut gateway, &[("a", "u3")]).await;
+    shutdown.cancel();
+    app.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_shared_card_is_split_by_process_where_the_gateway_names_the_pods() {
+    let (_folder, settings) = place();
+    let replica = |pod, number| gpu(pod, &format!("{G}::{number}"));
+    let _kubelet = TestKubelet::start(&settings.socket, vec![replica("a", 0), replica("b", 1)]);
+    let tree = Tree::new();
+    tree.process(100, 1, cgroup(P1, A));
+    tree.process(101, 1, cgroup(P2, A));
+    let mut card = fake_nvml::gpu(G, 80);
+    card["processes"] = json!([{"pid": 100, "memory": 1}, {"pid": 101, "memory": 1}]);
+    card["process_utilization"] = json!([[100, 60, 0], [101, 20, 0]]);
+    let fake = FakeNvml::new(&fake_nvml::machine(&[card]));
+    let mut gateway = Gateway::start().await;
+    let pods = vec![briefed("a", P1), briefed("b", P2)];
+    let brief = proto::brief::to_wire(1, &Brief { pods, devices: Vec::new() });
+    gateway.brief.send_replace(Some(brief));
+    let source = SourceSpec::Nvml { library: Some(fake.path()) };
+    let mut config = RunConfig::new(gateway.url(), "n".into(), source);
+    config.owners.kubelet_socket = Some(settings.socket);
+    config.owners.proc_root = tree.path().into();
+    let shutdown = CancellationToken::new();
+    let app = tokio::spawn(App::build(config).unwrap().run(shutdown.clone()));
+    inventory_with(&mut gateway, &[("a", P1), ("b", P2)]).await;
+    let (_, Some(Body::Sample(sample))) = gateway.next().await else { panic!("a sample is next") };
+    assert!(!sample.devices[0].held.is_empty(), "told apart by process: {sample:?}");
     shutdown.cancel();
     app.await.unwrap().unwrap();
 }

@@ -89,6 +89,12 @@ impl PodResourcesLister for Lister {
     }
 }
 
+/// The service by itself, of a kubelet that has no pods.
+pub(crate) fn lister() -> PodResourcesListerServer<impl PodResourcesLister> {
+    let (_, moods) = watch::channel(Mood::Says(Vec::new()));
+    PodResourcesListerServer::new(Lister { moods, asked: Arc::default() })
+}
+
 /// A pod of one container that was given devices of a plugin.
 pub(crate) fn pod(name: &str, resource: &str, ids: &[&str]) -> PodResources {
     let devices = ContainerDevices {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Know all the others.
 const LAST: [&str; 2] = ["config", "app"];
-const PURE: [&str; 22] = [
+const PURE: [&str; 33] = [
     "owner.rs",
     "owner/cgroup.rs",
     "owner/id.rs",
@@ -22,11 +22,22 @@ const PURE: [&str; 22] = [
     "engine/reader.rs",
     "uplink/backoff.rs",
     "device/replay/line.rs",
+    "device/fields.rs",
+    "device/holder.rs",
+    "device/nvml/past.rs",
+    "device/nvml/past/usage.rs",
+    "device/nvml/read.rs",
+    "device/simulated/spec.rs",
+    "engine/address.rs",
+    "uplink/briefs.rs",
+    "local/metrics.rs",
+    "local/doctor.rs",
     "local/view.rs",
     "local/json.rs",
     "local/table.rs",
     "local/doctor/devices.rs",
     "local/doctor/hardware.rs",
+    "local/doctor/holders.rs",
     "local/doctor/kubelet.rs",
 ];
 const IMPURE: [&str; 5] = ["tokio", "tonic", "Clock", "Instant", "SystemTime"];
@@ -90,8 +101,9 @@ fn no_module_uses_one_that_is_listed_below_it() {
 fn pure_modules_name_no_runtime_transport_or_clock() {
     for file in PURE {
         let text = fs::read_to_string(source().join(file)).unwrap();
-        for word in IMPURE {
-            assert!(!text.contains(word), "{file} mentions {word}");
-        }
+        // Whole words: a metric is called SmClockMhz.
+        let mut words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let impure = words.find(|word| IMPURE.contains(word));
+        assert_eq!(impure, None, "{file} mentions it");
     }
 }

@@ -7,7 +7,9 @@ use agent::device::{Observation, ObservedDevice};
 use agent::frame::{Taken, assemble};
 use agent::local::view::View;
 use agent::local::{Format, json, render};
+use shared::frame::Mig;
 use shared::metric::Metric;
+use shared::reading::Reading;
 
 use crate::attribution::{Node, card, declaration, given};
 use crate::cgroups::P1;
@@ -32,8 +34,54 @@ fn taken() -> Taken {
 #[test]
 fn the_table_shows_who_uses_what_and_what_is_nobodys() {
     let table = render(Format::Table, &taken(), at(0), STALE);
-    let holders = "ai/llm (main) 60 % util, ai/batch (main) 20 % util undeclared, nobody 10 % util";
-    assert!(table.contains(holders), "{table}");
+    let below: Vec<_> = table.lines().skip(2).map(str::trim).collect();
+    let expected = [
+        "ai/llm (main) 60 % util [process]",
+        "ai/batch (main) 20 % util [process, undeclared]",
+        "nobody 10 % util",
+    ];
+    assert_eq!(below, expected, "{table}");
+}
+
+#[test]
+fn what_is_written_below_a_device_keeps_within_the_terminal() {
+    let mut node = taken();
+    let mut inventory = (*node.frame.inventory).clone();
+    let device = &mut inventory.devices[0];
+    device.name = "NVIDIA RTX PRO 6000 Blackwell Server Edition".into();
+    device.memory_total_mib = Some(97_887.0);
+    device.mig = Some(Mig { parent: "GPU-b".into(), profile: "1g.24gb+me".into() });
+    device.reason = Some("a word and another one ".repeat(20).trim().into());
+    node.frame.inventory = inventory.into();
+    let table = render(Format::Table, &node, at(0), STALE);
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    assert!(table.contains(" NVIDIA RTX PRO 6000 Bla… 1g.24gb+me "), "{table}");
+    assert!(table.matches("\n       ").count() >= 4, "what goes on is indented: {table}");
+}
+
+#[test]
+fn the_share_that_is_nobodys_follows_the_rule_of_the_gateways() {
+    let with = |utilization: Option<f64>, holders: bool| {
+        let mut node = taken();
+        let mut inventory = (*node.frame.inventory).clone();
+        let sample = node.frame.sample.devices[0].as_mut().unwrap();
+        if !holders {
+            inventory.devices[0].holders.clear();
+            sample.held.clear();
+        }
+        if utilization != Some(90.0) {
+            let reading = utilization.map(|load| (Metric::GpuUtilization, Reading::Ok(load)));
+            sample.readings = reading.into_iter().collect();
+        }
+        node.frame.inventory = inventory.into();
+        View::of(&node, at(0), STALE).devices[0].unattributed()
+    };
+    assert_eq!(with(Some(90.0), true), Some(0.111_111), "held readings win over shares");
+    assert_eq!(with(Some(50.0), true), Some(0.0), "holders have more than was read");
+    assert_eq!(with(Some(0.0), true), Some(0.0));
+    assert_eq!(with(None, true), None, "their shares are not known");
+    assert_eq!(with(Some(90.0), false), Some(1.0));
+    assert_eq!(with(None, false), None);
 }
 
 #[test]
@@ -53,6 +101,7 @@ fn the_metrics_add_up_to_the_device_and_say_what_they_rest_on() {
         info("batch", true),
         format!("holder_utilization_ratio{{{}}} 0.6", of("llm")),
         format!("holder_utilization_ratio{{{}}} 0.2", of("batch")),
+        format!("unattributed_ratio{{{nobody}}} 0.111111"),
         format!("unattributed_utilization_ratio{{{nobody}}} 0.1"),
         format!("unattributed_memory_used_bytes{{{nobody}}} 104857600.0"),
         format!("utilization_ratio{{{nobody}}} 0.9"),
@@ -69,7 +118,7 @@ fn a_recording_of_it_shows_the_same_again() {
     let written_down = json::line(&view, 0);
     for part in [
         r#""source":"process","estimated":false,"undeclared":true"#,
-        r#""unattributed_gpu_utilization":10,"unattributed_memory_used_mib":100"#,
+        r#""unattributed":0.111111,"unattributed_gpu_utilization":10,"unattributed_memory_used_mib":100"#,
     ] {
         assert!(written_down.contains(part), "{written_down}");
     }
@@ -104,5 +153,7 @@ fn of_what_cannot_be_told_there_is_no_figure() {
     assert!(!text.contains("holder_memory_used"), "{text}");
     assert!(!text.contains("unattributed"), "{text}");
     let table = render(Format::Table, &taken, at(0), STALE);
-    assert!(table.contains("ai/llm (main) 60 % util, ai/batch (main) ? undeclared"), "{table}");
+    assert!(table.contains("ai/batch (main) ? [process, undeclared]"), "{table}");
+    let line = json::line(&View::of(&taken, at(0), STALE), 0);
+    assert!(line.contains(r#""unattributed":null"#), "a script is told: {line}");
 }

@@ -8,8 +8,8 @@ use agent::collector::Newest;
 use agent::config::RunConfig;
 use agent::device::replay::ReplayEnd;
 use agent::frame::Taken;
-use agent::uplink::Uplink;
 use agent::uplink::backoff::{CAP, delay};
+use agent::uplink::{Heard, Uplink};
 use proptest::prelude::*;
 use proto::convert::Link;
 use proto::uplink::agent_message::Body;
@@ -212,7 +212,7 @@ fn uplink(gateway: &Gateway, clock: Clock) -> (watch::Sender<Newest>, Running) {
         node: "node-a".into(),
         interval: Duration::from_secs(1),
         newest,
-        briefs: watch::Sender::new(None),
+        briefs: Heard::new(watch::Sender::new(None)),
         clock,
         shutdown: shutdown.clone(),
     };

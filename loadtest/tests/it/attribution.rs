@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::device::{Observation, ObservedDevice, ObservedProcess, Processes, Seat};
-use agent::frame::assemble;
+use agent::frame::{Taken, assemble};
+use agent::local::view::View;
 use agent::owner::declared::{Declaration, DeclaredHolder};
 use agent::owner::handover::Handovers;
 use agent::owner::process::{Occupant, PodProcess, ProcessOwners};
 use agent::owner::{Declared, Known, resolve};
+use gateway::fleet::unattributed::unattributed;
 use gateway::fleet::{Fleet, Session};
 use proto::convert::{Link, inventory_to_wire, sample_to_wire};
-use shared::frame::{HolderSource, Inventory, Mig};
+use shared::frame::{Frame, HolderSource, Inventory, Mig};
 use shared::identity::PodKey;
 use shared::metric::Metric;
 use shared::reading::Reading;
@@ -63,7 +65,19 @@ impl World {
         let (sample, refusals) = link.sample(message).unwrap();
         assert_eq!(refusals, Vec::<String>::new());
         self.session.apply(link.inventory(), sample, self.now);
+        self.agrees(&frame);
         self.sent = Some((frame.inventory, link));
+    }
+
+    /// What is nobody's is the same to the agent alone and to the gateway.
+    fn agrees(&self, frame: &Frame) {
+        let taken = Taken { frame: frame.clone(), at: self.now, kubelet: None };
+        let here = View::of(&taken, self.now, 10 * SECOND);
+        let there = self.fleet.view(&"n1".into()).unwrap();
+        for (at, device) in here.devices.iter().enumerate() {
+            let uuid = &device.device.uuid;
+            assert_eq!(device.unattributed(), unattributed(&there, at), "of {uuid}");
+        }
     }
 
     /// What the gateway has of `metric` for `pod`, and when that was read.

@@ -4,6 +4,7 @@
 
 mod attribution;
 mod demo;
+mod doctor;
 #[path = "../../../agent/tests/it/fake_nvml.rs"]
 mod fake_nvml;
 mod fuzz;

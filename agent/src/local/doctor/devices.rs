@@ -6,6 +6,7 @@ use shared::reading::Reading;
 use super::{Broken, quoted};
 use crate::device::SourceSpec;
 use crate::local::view::{DeviceView, View};
+use crate::owner::Note;
 
 /// What is not well.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,15 +32,11 @@ fn about(source: &SourceSpec, subject: Subject<'_>) -> String {
     }
 }
 
-/// Whether every device of `source` is read. What is `said_later` of holders is left out.
+/// Whether every device of `source` is read. What `notes` say of their holders is left out.
 ///
 /// # Errors
 /// The first device that is not, or that there is none.
-pub fn devices(
-    view: &View<'_>,
-    source: &SourceSpec,
-    said_later: Option<&str>,
-) -> Result<String, Broken> {
+pub fn devices(view: &View<'_>, source: &SourceSpec, notes: &[Note]) -> Result<String, Broken> {
     let all = view.devices.len();
     let broken: Vec<_> = view.devices.iter().filter(|view| is_broken(view)).collect();
     let error = |said: String, subject| Err(Broken::new(said, about(source, subject)));
@@ -56,7 +53,7 @@ pub fn devices(
         (None, 0) => error("there is no device".into(), Subject::Nothing),
         (None, all) => {
             let read = if all == 1 { "1 device is".into() } else { format!("{all} devices are") };
-            Ok(format!("{read} read, {}{}", held(view), remarks(view, said_later)))
+            Ok(format!("{read} read{}", remarks(view, notes)))
         }
     }
 }
@@ -82,17 +79,19 @@ fn is_broken(view: &DeviceView<'_>) -> bool {
 }
 
 /// What there is to say about devices that are read, such as an XID.
-fn remarks(view: &View<'_>, said_later: Option<&str>) -> String {
-    let remark = |view: &DeviceView<'_>| {
-        let reason = view.reason().filter(|reason| Some(&**reason) != said_later)?;
+fn remarks(view: &View<'_>, notes: &[Note]) -> String {
+    let remark = |(place, view): (usize, &DeviceView<'_>)| {
+        let reason = own_reason(view, notes.get(place))?;
         Some(format!("; GPU {} ({}): {reason}", view.device.index, view.device.uuid))
     };
-    view.devices.iter().filter_map(remark).collect()
+    view.devices.iter().enumerate().filter_map(remark).collect()
 }
 
-fn held(view: &View<'_>) -> String {
-    match view.devices.iter().filter(|view| !view.device.holders.is_empty()).count() {
-        0 => "none has a known holder".into(),
-        held => format!("{held} with a known holder"),
+/// What its source says of the device, without what `note` says of its holders.
+pub(super) fn own_reason<'a>(view: &DeviceView<'a>, note: Option<&Note>) -> Option<&'a str> {
+    let reason = view.device.reason.as_deref()?;
+    match note.and_then(|note| note.said.as_deref()) {
+        Some(said) => reason.strip_suffix(said)?.strip_suffix("; "),
+        None => Some(reason),
     }
 }

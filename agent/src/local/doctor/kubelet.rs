@@ -7,6 +7,15 @@ use super::{Broken, quoted};
 use crate::owner::declared::Declaration;
 use crate::owner::kubelet::Fault;
 
+/// Where the kubelet is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Socket<'a> {
+    /// Its socket.
+    pub path: &'a Path,
+    /// Whether at least the folder of the socket is there.
+    pub has_folder: bool,
+}
+
 /// Whether the kubelet at `socket` tells who holds what; `fault` is of its newest answer.
 ///
 /// # Errors
@@ -14,10 +23,14 @@ use crate::owner::kubelet::Fault;
 pub fn kubelet(
     declaration: &Declaration,
     fault: Option<Fault>,
-    socket: &Path,
+    socket: Socket<'_>,
 ) -> Result<String, Broken> {
     if let Some(trouble) = &declaration.trouble {
-        return Err(Broken::new(&**trouble, next(fault, socket)));
+        let hint = match fault {
+            Some(Fault::Missing) => "; where there is no Kubernetes, write --kubelet-socket none",
+            _ => "",
+        };
+        return Err(Broken::new(format!("{trouble}{hint}"), next(fault, socket)));
     }
     if let Some(first) = declaration.unresolved.first() {
         let more = match declaration.unresolved.len() - 1 {
@@ -40,10 +53,12 @@ pub fn kubelet(
 }
 
 /// The command that tells more.
-fn next(fault: Option<Fault>, socket: &Path) -> String {
-    match fault {
-        Some(Fault::Missing) => format!("ls -l {}", quoted(socket.parent().unwrap_or(socket))),
-        Some(Fault::Denied) => format!("ls -l {}", quoted(socket)),
+fn next(fault: Option<Fault>, Socket { path, has_folder }: Socket<'_>) -> String {
+    match (fault, path.parent()) {
+        (Some(Fault::Missing), Some(folder)) if has_folder => format!("ls -l {}", quoted(folder)),
+        // Nothing of Kubernetes is to be seen here.
+        (Some(Fault::Missing), _) => "gpu-agent doctor --kubelet-socket none".into(),
+        (Some(Fault::Denied), _) => format!("ls -l {}", quoted(path)),
         _ => "journalctl -u kubelet".into(),
     }
 }

@@ -12,6 +12,12 @@ fn hopper(uuid: &str, sm: f64) -> Value {
     with(gpu(uuid, 95), "gpm", gpm)
 }
 
+/// Reads until every GPU was read, and of this one what takes two readings is there.
+fn counted(source: &mut Nvml, uuid: &str) -> Observation {
+    first(source);
+    until(source, |seen| value(seen, uuid, Metric::SmActivity).is_some())
+}
+
 fn near(seen: &Observation, uuid: &str, metric: Metric, expected: f64) {
     let value = value(seen, uuid, metric).unwrap_or(f64::NAN);
     assert!((value - expected).abs() < 1e-6, "{metric} {value}, not {expected}");
@@ -21,7 +27,7 @@ fn near(seen: &Observation, uuid: &str, metric: Metric, expected: f64) {
 fn what_is_counted_is_told_in_the_units_of_the_interfaces() {
     let fake = FakeNvml::new(&machine(&[hopper("GPU-a", 80.0), gpu("GPU-b", 60)]));
     let mut source = open(&fake);
-    let seen = first(&mut source);
+    let seen = counted(&mut source, "GPU-a");
     for (metric, expected) in [
         (Metric::GpuUtilization, 95.0),
         (Metric::MemoryUtilization, 30.0),
@@ -61,7 +67,7 @@ fn what_takes_two_readings_has_failed_until_then_and_is_never_a_zero() {
 fn a_metric_that_is_not_counted_costs_no_other() {
     let some = with(gpu("GPU-a", 95), "gpm", json!({"2": 80.0, "5": 100.4, "60": -1.0}));
     let fake = FakeNvml::new(&machine(&[some]));
-    let seen = first(&mut open(&fake));
+    let seen = counted(&mut open(&fake), "GPU-a");
     near(&seen, "GPU-a", Metric::SmActivity, 80.0);
     near(&seen, "GPU-a", Metric::TensorActivity, 100.0);
     near(&seen, "GPU-a", Metric::PcieRxKbps, 2_000.0);
@@ -82,7 +88,7 @@ fn a_driver_that_restricts_gpm_has_none_and_that_is_logged_once() {
     ];
     let fake = FakeNvml::new(&machine(&gpus));
     let mut source = open(&fake);
-    let seen = first(&mut source);
+    let seen = counted(&mut source, "GPU-c");
     for uuid in ["GPU-a", "GPU-b"] {
         assert_eq!(reads(&seen, uuid, Metric::SmActivity), Some(Reading::Unsupported));
         assert_eq!(value(&seen, uuid, Metric::GpuUtilization), Some(95.0));

@@ -77,7 +77,10 @@ fn an_instance_has_its_own_memory_and_nothing_of_its_gpu() {
 fn where_there_is_gpm_it_tells_the_utilisation_of_each_instance() {
     let gpus = [hopper(&[counted(0, "MIG-a", 80.0), counted(2, "MIG-b", 0.0)])];
     let fake = FakeNvml::new(&machine(&gpus));
-    let seen = first(&mut open(&fake));
+    let is_counted = |seen: &Observation| {
+        ["MIG-a", "MIG-b"].iter().all(|uuid| value(seen, uuid, Metric::SmActivity).is_some())
+    };
+    let seen = until(&mut open(&fake), is_counted);
     for (uuid, percent) in [("MIG-a", 80.0), ("MIG-b", 0.0)] {
         let it = device(&seen, uuid).unwrap();
         for (metric, expected) in [
