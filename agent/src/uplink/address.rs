@@ -3,6 +3,7 @@
 //! Guarantees: what parses has a host and a port and asks for nothing this build does not do.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use tonic::transport::Uri;
@@ -51,6 +52,12 @@ impl fmt::Display for Gateway {
 }
 
 impl Gateway {
+    /// Whether it is on this machine, by what is written.
+    pub fn is_here(&self) -> bool {
+        let ip = self.host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        self.host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
+    }
+
     /// `HOST:PORT`, for resolving.
     pub fn authority(&self) -> String {
         format!("{}:{}", self.host, self.port)
