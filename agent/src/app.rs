@@ -40,9 +40,6 @@ use crate::uplink::{Heard, Uplink};
 /// How long the hardware is waited for before the pages are served without it.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
 
-/// Readings of engines that are this old come close to what triggers take for missing.
-const OLD_ENGINE: Duration = Duration::from_secs(5);
-
 /// How long a client of the local pages may take to leave.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -133,15 +130,12 @@ impl App {
             tasks.spawn(serve(listener, pages, serving.clone()));
         }
         let no_more_tries = CancellationToken::new();
-        if self.engine_interval > OLD_ENGINE {
-            let interval = self.engine_interval;
-            warn!(?interval, "triggers on engines need a staleAfter well above --engine-interval");
-        }
         let scraper = Scraper {
             interval: self.engine_interval,
             limits: Limits::default(),
             briefs: self.briefs.subscribe(),
             engines: self.collector.engines.clone(),
+            loopback: self.gateways.iter().all(Gateway::is_here),
             clock,
         };
         let scraping = tokio::spawn(scraper.run(no_more_tries.clone()));
@@ -151,6 +145,7 @@ impl App {
             let uplink = Uplink {
                 node: self.node.clone(),
                 interval: self.interval,
+                engine_interval: self.engine_interval,
                 newest: frames.clone(),
                 briefs: heard.clone(),
                 clock,

@@ -1,7 +1,8 @@
 //! The inference engines of this node's pods, read as the node brief says.
 //!
-//! Guarantees: only pods that the brief names are read, at the addresses it names; at most 16 at a
-//! time, spread over the interval. A pod whose engine cannot be read has failed readings with the
+//! Guarantees: only pods that the brief names are read, at the addresses it names, unless these are
+//! no pod's: loopback, link-local, a cloud's metadata service; at most 16 at a time, spread over the
+//! interval. A pod whose engine cannot be read has failed readings with the
 //! reason, not old ones; a pod that has left the brief has none. A pod that the source itself
 //! speaks for is not read.
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use proto::convert::MAX_ENGINES;
+use shared::address::refusal;
 use shared::brief::{Brief, BriefedPod, EngineTarget};
 use shared::frame::Engine;
 use shared::identity::{PodKey, PodUid};
@@ -110,6 +112,9 @@ pub struct Scraper {
     pub briefs: watch::Receiver<Option<Arc<Brief>>>,
     /// Where readings go.
     pub engines: Engines,
+    /// Whether pods may have addresses of loopback: in try-outs on one machine, with the gateway
+    /// there too. On a node these are the node's own.
+    pub loopback: bool,
     /// The clock ages are counted on.
     pub clock: Clock,
 }
@@ -187,6 +192,14 @@ impl Scraper {
         }
     }
 
+    /// Why a pod at `ip` is not read, where that is so.
+    fn refusal(&self, ip: IpAddr) -> Option<String> {
+        if self.loopback && ip.is_loopback() {
+            return None;
+        }
+        refusal(ip).map(|kind| format!("{ip} is {kind}, which no pod's address is; it is not read"))
+    }
+
     fn start(
         &self,
         pod: &BriefedPod,
@@ -202,7 +215,7 @@ impl Scraper {
         let max_gap = MAX_GAP.max(self.interval.saturating_mul(3));
         let engine = PodEngine {
             pod: pod.key.clone(),
-            engine: target::Engine::new(ip, Reader::new(max_gap)),
+            engine: target::Engine::new(ip, self.refusal(ip), Reader::new(max_gap)),
             targets,
             newest,
             limits: self.limits,

@@ -51,6 +51,8 @@ pub struct Uplink {
     pub node: NodeName,
     /// Time between two samples.
     pub interval: Duration,
+    /// Time between two scrapes of an engine.
+    pub engine_interval: Duration,
     /// Where frames come from.
     pub newest: watch::Receiver<Newest>,
     /// What the gateways say of this node; all streams write to it.
@@ -209,10 +211,12 @@ impl Uplink {
     }
 
     fn hello(&self) -> Hello {
+        let millis = |every: Duration| u32::try_from(every.as_millis()).unwrap_or(u32::MAX);
         Hello {
             node: self.node.to_string(),
             version: VERSION.to_owned(),
-            interval_ms: u32::try_from(self.interval.as_millis()).unwrap_or(u32::MAX),
+            interval_ms: millis(self.interval),
+            engine_interval_ms: millis(self.engine_interval),
         }
     }
 }

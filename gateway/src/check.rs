@@ -33,6 +33,7 @@ pub const RULES: &[(&str, &str)] = &[
     ("address", "a scalerAddress that KEDA cannot call"),
     ("cold-start", "coldStartTimeout shorter than --load-time"),
     ("cooldown", "cooldownPeriod shorter than --load-time, at minimum 0"),
+    ("demand-place", "a demandEndpoint that the gateway reads with --demand-allow only"),
     ("fallback", "none, or one that shrinks a busy fleet while the gateway is away"),
     ("field", "a field that is missing, unknown or of the wrong kind"),
     ("flat-average", "one figure for all pods under AverageValue"),
@@ -134,10 +135,19 @@ impl Report {
     }
 }
 
+/// What is known beside the texts.
+#[derive(Clone, Copy)]
+pub struct Known<'a> {
+    /// The profiles triggers may name.
+    pub profiles: &'a Profiles,
+    /// How long a pod takes from being ordered to serving.
+    pub load_time: Option<Duration>,
+    /// Origins of demand endpoints that the gateway admits.
+    pub demand_allow: &'a [String],
+}
+
 /// Checks every ScaledObject and ScaledJob in `sources`; other kinds are passed over.
-///
-/// `load_time` is how long a pod takes from being ordered to serving, where that is known.
-pub fn check(sources: &[Source], profiles: &Profiles, load_time: Option<Duration>) -> Report {
+pub fn check(sources: &[Source], known: &Known<'_>) -> Report {
     let subjects = sources.iter().flat_map(|source| {
         manifest::parse(&source.text).into_iter().map(|parsed| {
             let mut findings = Findings::default();
@@ -150,7 +160,7 @@ pub fn check(sources: &[Source], profiles: &Profiles, load_time: Option<Duration
                     for problem in &read.problems {
                         findings.add(problem.severity, "field", None, problem.message.clone());
                     }
-                    object::check(&read, profiles, load_time, &mut findings);
+                    object::check(&read, known, &mut findings);
                     Some(read.label)
                 }
             };

@@ -146,6 +146,15 @@ pub struct Check {
     /// Own trigger profiles: a YAML map from name to metadata keys
     #[arg(long, env = "GPU_GATEWAY_PROFILES")]
     pub profiles: Option<PathBuf>,
+    /// Origins of demand endpoints that the gateway has --demand-allow for
+    #[arg(
+        long,
+        env = "GPU_GATEWAY_DEMAND_ALLOW",
+        value_delimiter = ',',
+        value_name = "ORIGIN",
+        value_parser = origin
+    )]
+    pub demand_allow: Vec<String>,
 }
 
 /// Exit codes and rules, for people.

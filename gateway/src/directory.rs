@@ -445,7 +445,8 @@ impl Snapshot {
 impl ScaledObject {
     /// How long its triggers look back.
     pub fn look_back(&self, profiles: &Profiles) -> Duration {
-        let triggers = self.triggers.iter().filter_map(|t| spec::parse(&t.metadata, profiles).ok());
+        let triggers =
+            self.triggers.iter().filter_map(|t| spec::parse_anywhere(&t.metadata, profiles).ok());
         triggers.map(|trigger| trigger.look_back()).max().unwrap_or_default().max(DEFAULT_LOOK_BACK)
     }
 

@@ -17,7 +17,7 @@ use shared::identity::ScaledObjectKey;
 use crate::directory::{DeclaredTrigger, Pod, ScaledKind, Snapshot};
 use crate::trigger::engine::{Engine, agreed};
 use crate::trigger::profile::Profiles;
-use crate::trigger::spec::{EngineEndpoint, Trigger, parse};
+use crate::trigger::spec::{EngineEndpoint, Trigger, parse_anywhere};
 
 /// What the triggers of one workload ask of its pods' engines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -159,7 +159,8 @@ impl Asks {
 
 fn declared(triggers: &[DeclaredTrigger], profiles: &Profiles) -> Option<Ask> {
     // What cannot be read is refused wherever it is asked about.
-    let triggers = triggers.iter().filter_map(|trigger| parse(&trigger.metadata, profiles).ok());
+    let triggers =
+        triggers.iter().filter_map(|trigger| parse_anywhere(&trigger.metadata, profiles).ok());
     Ask::of(&triggers.collect::<Vec<_>>())
 }
 

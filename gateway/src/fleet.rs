@@ -29,7 +29,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use node::NodeState;
-use view::NodeView;
+use view::{Intervals, NodeView};
 
 /// Nodes the view holds; a further one is refused.
 pub const MAX_NODES: usize = 20_000;
@@ -114,7 +114,7 @@ impl Fleet {
     pub fn open(
         self: &Arc<Self>,
         node: NodeName,
-        interval: Duration,
+        intervals: impl Into<Intervals>,
         version: Arc<str>,
     ) -> Result<Session, Full> {
         if self.nodes.len() >= MAX_NODES && !self.nodes.contains_key(&node) {
@@ -125,7 +125,7 @@ impl Fleet {
         {
             // Under the map's lock, so that the slot cannot be forgotten in between.
             let slot = self.nodes.entry(node.clone()).or_insert_with(|| Arc::new(Node::new()));
-            slot.state.lock().open(id, interval, version, superseded.clone());
+            slot.state.lock().open(id, intervals.into(), version, superseded.clone());
         }
         self.sessions.fetch_add(1, Ordering::Relaxed);
         Ok(Session { fleet: self.clone(), node, id, superseded })

@@ -31,6 +31,7 @@ use tracing::{debug, info, warn};
 use self::courier::Courier;
 use crate::directory::Directory;
 use crate::engine::Asks;
+use crate::fleet::view::Intervals;
 use crate::fleet::{Fleet, Session};
 
 /// How long an agent may take to say who it is, and to hear why it is refused.
@@ -238,12 +239,18 @@ impl Conversation {
         if !INTERVALS_MS.contains(&hello.interval_ms) {
             return refuse(format!("interval of {} ms; 100 to 60000 are", hello.interval_ms));
         }
-        let interval = Duration::from_millis(u64::from(hello.interval_ms));
+        let every = |ms: u32| Duration::from_millis(u64::from(ms));
+        let engines = match hello.engine_interval_ms {
+            0 => hello.interval_ms,
+            ms if INTERVALS_MS.contains(&ms) => ms,
+            ms => return refuse(format!("engine interval of {ms} ms; 100 to 60000 are")),
+        };
+        let intervals = Intervals { samples: every(hello.interval_ms), engines: every(engines) };
         let version: String = hello.version.chars().take(64).collect();
         let node = hello.node.into();
         let session = self
             .fleet
-            .open(node, interval, version.into())
+            .open(node, intervals, version.into())
             .map_err(|full| self.refused("node", Status::resource_exhausted(full.to_string())))?;
         info!(node = %session.node(), "agent connected");
         self.session = Some(session);

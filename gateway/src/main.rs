@@ -66,7 +66,14 @@ fn check(args: &Check) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(USAGE));
         }
     };
-    let report = check::check(&sources, &profiles, args.load_time);
+    let report = check::check(
+        &sources,
+        &check::Known {
+            profiles: &profiles,
+            load_time: args.load_time,
+            demand_allow: &args.demand_allow,
+        },
+    );
     match args.output {
         Output::Json => println!("{}", check::render::json(&report)?),
         Output::Table => print!("{}", check::render::table(&report)),

@@ -320,7 +320,12 @@ async fn speak(agents: SocketAddr, count: usize, n: usize, gpus: usize) -> anyho
         values: vec![50.0; 6],
         ..Default::default()
     });
-    let hello = up::Hello { node: node.clone(), version: "bench".into(), interval_ms: 60_000 };
+    let hello = up::Hello {
+        node: node.clone(),
+        version: "bench".into(),
+        interval_ms: 60_000,
+        engine_interval_ms: 0,
+    };
     let inventory =
         up::Inventory { generation: 1, devices: devices.collect(), ..Default::default() };
     let sample = up::Sample { generation: 1, devices: samples.collect(), ..Default::default() };

@@ -22,6 +22,9 @@ pub mod frame;
 /// What a gateway tells an agent about its own node.
 pub mod brief;
 
+/// Addresses that are nobody's pod or Service.
+pub mod address;
+
 /// Pages of metrics in the Prometheus text format, and which of their series count.
 pub mod exposition;
 

@@ -31,14 +31,16 @@ pub(super) struct Scrape {
 /// One pod's engine, scrape after scrape.
 pub(super) struct Engine {
     ip: IpAddr,
+    /// Why nothing is asked there.
+    refused: Option<String>,
     reader: Reader,
     /// The page that was the engine's at the last scrape.
     kept: Option<EnginePage>,
 }
 
 impl Engine {
-    pub(super) fn new(ip: IpAddr, reader: Reader) -> Self {
-        Self { ip, reader, kept: None }
+    pub(super) fn new(ip: IpAddr, refused: Option<String>, reader: Reader) -> Self {
+        Self { ip, refused, reader, kept: None }
     }
 
     /// Reads the engine as `target` says.
@@ -48,6 +50,9 @@ impl Engine {
         limits: Limits,
         clock: Clock,
     ) -> Scrape {
+        if let Some(why) = &self.refused {
+            return trouble(target, clock.now(), why.clone());
+        }
         let expected = target.engine.as_deref();
         if let Some(why) = expected.and_then(no_page) {
             return trouble(target, clock.now(), why);

@@ -3,6 +3,7 @@
 //! Guarantees: what parses has a host and a port and asks for nothing this build does not do.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use tonic::transport::Uri;
@@ -54,6 +55,12 @@ impl Gateway {
     /// The host's name or address.
     pub fn host(&self) -> &str {
         &self.host
+    }
+
+    /// Whether it is on this machine, by what is written.
+    pub fn is_here(&self) -> bool {
+        let ip = self.host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        self.host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
     }
 
     /// `HOST:PORT`, for resolving.

@@ -34,6 +34,10 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
+        Self::with(true)
+    }
+
+    fn with(loopback: bool) -> Self {
         let (briefs, receiver) = watch::channel(None);
         let (engines, clock) = (Engines::default(), Clock::start());
         let scraper = Scraper {
@@ -41,6 +45,7 @@ impl Node {
             limits: Limits { within: Duration::from_secs(10), ..Limits::default() },
             briefs: receiver,
             engines: engines.clone(),
+            loopback,
             clock,
         };
         let shutdown = CancellationToken::new();
@@ -226,6 +231,33 @@ async fn only_pods_that_the_brief_names_are_read() {
     node.until("none", <[_]>::is_empty).await;
     node.shutdown.cancel();
     node.scraper.await.unwrap();
+}
+
+#[tokio::test]
+async fn addresses_that_are_no_pods_are_not_asked() {
+    let site = Site::start(waiting(1)).await;
+    let node = Node::with(false);
+    for (ip, why) in [
+        ("127.0.0.1", "127.0.0.1 is loopback, which no pod's address is; it is not read"),
+        ("::1", "::1 is loopback, which no pod's address is; it is not read"),
+        (
+            "::ffff:127.0.0.1",
+            "::ffff:127.0.0.1 is loopback, which no pod's address is; it is not read",
+        ),
+        (
+            "169.254.169.254",
+            "169.254.169.254 is link-local, which no pod's address is; it is not read",
+        ),
+        ("0.0.0.0", "0.0.0.0 is unspecified, which no pod's address is; it is not read"),
+    ] {
+        node.brief(vec![BriefedPod { ip: Some(ip.into()), ..pod("a", &site) }]);
+        node.reads(Metric::RequestsWaiting, &Reading::Failed(why.into())).await;
+    }
+    assert!(site.requests().is_empty());
+    let dev = Node::start();
+    dev.brief(vec![BriefedPod { ip: Some("169.254.1.1".into()), ..pod("a", &site) }]);
+    let why = "169.254.1.1 is link-local, which no pod's address is; it is not read";
+    dev.reads(Metric::RequestsWaiting, &Reading::Failed(why.into())).await;
 }
 
 #[tokio::test]

@@ -80,6 +80,7 @@ async fn hello_comes_first_then_the_inventory_once_then_samples() {
     let agent = start(config(&gateway, "sim:gpus=2,pods=ai/vllm-0,shape=constant:60"));
     let hello = gateway.hello(0).await;
     assert_eq!((hello.node.as_str(), hello.interval_ms), ("node-a", 100));
+    assert_eq!(hello.engine_interval_ms, 1_000);
     let (link, refusals) = Link::open(gateway.inventory().await).unwrap();
     assert_eq!(refusals, Vec::<String>::new());
     for _ in 0..4 {
@@ -211,6 +212,7 @@ fn uplink(gateway: &Gateway, clock: Clock) -> (watch::Sender<Newest>, Running) {
     let uplink = Uplink {
         node: "node-a".into(),
         interval: Duration::from_secs(1),
+        engine_interval: Duration::from_secs(1),
         newest,
         briefs: Heard::new(watch::Sender::new(None)),
         clock,

@@ -56,7 +56,7 @@ pub fn seen_of(
                         index: device.index,
                         reading,
                         taken_at,
-                        interval: view.interval,
+                        interval: view.intervals.samples,
                         is_mig: device.mig.is_some(),
                     });
                 }
@@ -70,7 +70,7 @@ pub fn seen_of(
                     index: 0,
                     reading: row.map_or(Reading::Unsupported, |row| row.readings.get(metric)),
                     taken_at: row.map(|row| row.taken_at),
-                    interval: view.interval,
+                    interval: view.intervals.engines,
                     is_mig: false,
                 })
             });
@@ -206,7 +206,7 @@ fn why_unread(pod: &Pod, said: &[(&NodeView, PodView<'_>)], trigger: &Trigger) -
         // What is read may be a recording, and nothing says so: those have whole engines only.
         None => format!("its engine is read, but not by engineLabels {labels} so far"),
     };
-    let (reading, interval) = (Reading::Failed(why.into()), view.interval);
+    let (reading, interval) = (Reading::Failed(why.into()), view.intervals.engines);
     Some(Seen { device: None, index: 0, is_mig: false, reading, taken_at: None, interval })
 }
 
@@ -215,7 +215,7 @@ fn why_unread(pod: &Pod, said: &[(&NodeView, PodView<'_>)], trigger: &Trigger) -
 pub fn is_serving(said: &[(&NodeView, PodView<'_>)], trigger: &Trigger, now: Timestamp) -> bool {
     said.iter().any(|(view, pod)| {
         let Some(Some(row)) = pod.engine(&trigger.engine_labels) else { return false };
-        let fresh = now.since(row.taken_at) <= trigger.stale_after.max(view.interval * 3);
+        let fresh = now.since(row.taken_at) <= trigger.stale_after.max(view.intervals.engines * 3);
         let some = |metric| row.readings.value(metric).is_some_and(|value| value > 0.0);
         fresh && (some(Metric::RequestsRunning) || some(Metric::RequestsWaiting))
     })
@@ -225,7 +225,8 @@ pub fn is_serving(said: &[(&NodeView, PodView<'_>)], trigger: &Trigger, now: Tim
 pub fn is_heard(fleet: &Fleet, pod: &Pod, now: Timestamp) -> bool {
     let views = views_of(fleet, pod);
     said_of(&views, pod).iter().any(|(view, pod)| {
-        let within = HEARD_WITHIN.max(view.interval * 3);
+        let longest = view.intervals.samples.max(view.intervals.engines);
+        let within = HEARD_WITHIN.max(longest * 3);
         pod.rows().any(|row| now.since(row.taken_at) <= within)
     })
 }

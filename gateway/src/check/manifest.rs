@@ -58,6 +58,7 @@ pub(super) enum Parsed {
 pub(super) struct Object {
     /// `ScaledObject ai/vllm`.
     pub(super) label: String,
+    pub(super) namespace: Option<String>,
     pub(super) is_job: bool,
     pub(super) is_paused: bool,
     pub(super) min: Option<u32>,
@@ -182,7 +183,8 @@ fn object(kind: &str, is_job: bool, map: &Map<String, Value>) -> Object {
         name if name.is_empty() => "(no name)".to_owned(),
         name => name,
     };
-    let label = match read.text(metadata, "metadata.", "namespace") {
+    let namespace = read.text(metadata, "metadata.", "namespace");
+    let label = match &namespace {
         Some(namespace) => format!("{kind} {namespace}/{name}"),
         None => format!("{kind} {name}"),
     };
@@ -205,6 +207,7 @@ fn object(kind: &str, is_job: bool, map: &Map<String, Value>) -> Object {
     let polling = number("pollingInterval");
     Object {
         label,
+        namespace,
         is_job,
         is_paused,
         min,

@@ -7,8 +7,7 @@ use shared::metric::Metric;
 
 use super::manifest::{Declared, Object};
 use super::triggers::{Context, Ours};
-use super::{Findings, prometheus, triggers};
-use crate::trigger::profile::Profiles;
+use super::{Findings, Known, prometheus, triggers};
 
 /// KEDA's `cooldownPeriod`, in seconds, unless the object says another.
 const DEFAULT_COOLDOWN: u32 = 300;
@@ -32,14 +31,9 @@ const FLAT_UNDER_LOAD: [Metric; 10] = [
 ];
 
 /// Checks the object and all its triggers.
-pub(super) fn check(
-    object: &Object,
-    profiles: &Profiles,
-    load_time: Option<Duration>,
-    found: &mut Findings,
-) {
+pub(super) fn check(object: &Object, known: &Known<'_>, found: &mut Findings) {
     let to_zero = !object.is_job && (object.idle == Some(0) || object.min.unwrap_or(0) == 0);
-    let context = Context { object, profiles, load_time, to_zero };
+    let context = Context { object, known, to_zero };
     let mut ours = Vec::new();
     let mut others = Vec::new();
     for declared in &object.triggers {
@@ -66,7 +60,7 @@ pub(super) fn check(
     }
     only_trigger(&ours, &others, found);
     if to_zero {
-        cooldown(object, load_time, found);
+        cooldown(object, known.load_time, found);
     }
     fallback(object, to_zero, found);
     formula(object, found);

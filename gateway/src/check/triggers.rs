@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use humantime::format_duration;
 
-use super::Findings;
 use super::manifest::{Declared, Object};
-use crate::trigger::profile::Profiles;
-use crate::trigger::spec::{KEYS, Trigger, is_for_keda, parse};
+use super::{Findings, Known};
+use crate::demand::place::Rules;
+use crate::trigger::spec::{Demand, KEYS, Trigger, is_for_keda, parse_admitting};
 use crate::trigger::warning;
 
 /// Keys that decide what a trigger measures; with one of them unknown, little can be said.
@@ -39,8 +39,7 @@ pub(super) struct Ours {
 /// What the rules know besides the trigger.
 pub(super) struct Context<'a> {
     pub(super) object: &'a Object,
-    pub(super) profiles: &'a Profiles,
-    pub(super) load_time: Option<Duration>,
+    pub(super) known: &'a Known<'a>,
     /// Whether it scales to zero.
     pub(super) to_zero: bool,
 }
@@ -62,10 +61,13 @@ pub(super) fn check(
     address(declared, found);
     push(declared, context, found);
     let is_value = metric_type(declared, context.object.is_job, found);
-    let trigger = metadata(declared, context.profiles, found);
+    let trigger = metadata(declared, context.known, found);
     let sees_demand = declared.metadata.contains_key("demandEndpointFromEnv")
         || trigger.as_ref().is_some_and(|trigger| trigger.demand.is_some())
         || (trigger.is_none() && declared.metadata.contains_key("demandEndpoint"));
+    if let Some(demand) = trigger.as_ref().and_then(|trigger| trigger.demand.as_ref()) {
+        demand_place(declared, demand, context, found);
+    }
     if let Some(trigger) = &trigger
         && !context.object.is_job
     {
@@ -159,7 +161,7 @@ fn metric_type(declared: &Declared, is_job: bool, found: &mut Findings) -> bool 
 }
 
 /// Reads the metadata as GetMetrics would, without what only the cluster knows.
-fn metadata(declared: &Declared, profiles: &Profiles, found: &mut Findings) -> Option<Trigger> {
+fn metadata(declared: &Declared, known: &Known<'_>, found: &mut Findings) -> Option<Trigger> {
     let from_env: Vec<&str> =
         declared.metadata.keys().filter_map(|key| key.strip_suffix("FromEnv")).collect();
     for key in &from_env {
@@ -176,7 +178,7 @@ fn metadata(declared: &Declared, profiles: &Profiles, found: &mut Findings) -> O
     let here: HashMap<String, String> =
         here.map(|(key, value)| (key.clone(), value.clone())).collect();
     let is_partial = DECISIVE.iter().any(|key| from_env.contains(key));
-    match parse(&here, profiles) {
+    match parse_admitting(&here, known.profiles, known.demand_allow) {
         Ok(trigger) => (!is_partial).then_some(trigger),
         Err(error) => {
             for problem in error.problems() {
@@ -212,6 +214,16 @@ fn rule_of(problem: &str) -> &'static str {
     }
 }
 
+/// Whether the gateway reads the page of a trigger there. The domain of the cluster does not matter.
+fn demand_place(declared: &Declared, demand: &Demand, context: &Context<'_>, found: &mut Findings) {
+    let Some(namespace) = &context.object.namespace else { return };
+    let allowed = context.known.demand_allow.to_vec();
+    let rules = Rules { allowed, ..Rules::default() };
+    if let Err(why) = rules.place(&demand.endpoint, namespace) {
+        found.warn("demand-place", Some(declared), why);
+    }
+}
+
 /// What is legal and unlikely to do what was meant.
 fn unsound(
     declared: &Declared,
@@ -228,9 +240,9 @@ fn unsound(
         }
     }
     if is_value {
-        value_type(declared, trigger, context.load_time, found);
+        value_type(declared, trigger, context.known.load_time, found);
     }
-    if let Some(load_time) = context.load_time
+    if let Some(load_time) = context.known.load_time
         && trigger.cold_start_timeout < load_time
     {
         let (timeout, load) =

@@ -13,13 +13,14 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::{HeaderMap, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use shared::address::refusal;
 use shared::process::VERSION;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::place::{Place, refusal};
+use super::place::Place;
 
 /// How long a look may take, from the name to the last byte.
 const WITHIN: Duration = Duration::from_secs(1);

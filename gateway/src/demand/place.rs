@@ -1,18 +1,12 @@
-//! Where a demand page is looked up, and which addresses may be connected to.
+//! Where a demand page is looked up.
 //!
 //! Guarantees: pure. A Service is looked up by its absolute name, so that no search list can lead
-//! elsewhere. Unless its origin is allowed, a page is in the ScaledObject's own namespace, and no
-//! address of the node, of a cloud's metadata service or of nobody in particular is connected to.
-
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+//! elsewhere. Unless its origin is allowed, a page is in the ScaledObject's own namespace.
 
 use crate::trigger::spec::DemandEndpoint;
 
 /// The domain of a cluster where nothing else is known of it.
 pub const DEFAULT_DOMAIN: &str = "cluster.local";
-
-/// AWS's metadata service: a private address like any other, but for what is there.
-const CLOUD_METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254);
 
 /// What the gateway's operator settled.
 #[derive(Clone, Debug)]
@@ -80,60 +74,6 @@ pub fn domain(resolv_conf: &str) -> Option<&str> {
     domain.map(|domain| domain.trim_end_matches('.')).filter(|domain| !domain.is_empty())
 }
 
-/// Why `address` is not connected to; `None` if it may be.
-pub fn refusal(address: IpAddr) -> Option<&'static str> {
-    match address {
-        IpAddr::V4(address) => refusal_v4(address),
-        IpAddr::V6(address) => refusal_v6(address),
-    }
-}
-
-fn refusal_v4(address: Ipv4Addr) -> Option<&'static str> {
-    if address.octets()[0] == 0 {
-        Some("unspecified")
-    } else if address.is_loopback() {
-        Some("loopback")
-    } else if address.is_link_local() {
-        Some("link-local")
-    } else if address.is_multicast() {
-        Some("multicast")
-    } else if address.is_broadcast() {
-        Some("broadcast")
-    } else {
-        None
-    }
-}
-
-fn refusal_v6(address: Ipv6Addr) -> Option<&'static str> {
-    if address.is_unspecified() {
-        Some("unspecified")
-    } else if address.is_loopback() {
-        Some("loopback")
-    } else if address.is_unicast_link_local() {
-        Some("link-local")
-    } else if address.is_multicast() {
-        Some("multicast")
-    } else if address == CLOUD_METADATA {
-        Some("a cloud's metadata service")
-    } else {
-        embedded(address).and_then(refusal_v4)
-    }
-}
-
-/// The IPv4 address that packets to `address` end at: mapped, compatible, NAT64 or 6to4.
-fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let from = |high: u16, low: u16| {
-        let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
-        Some(Ipv4Addr::new(a, b, c, d))
-    };
-    match address.segments() {
-        [0, 0, 0, 0, 0, 0xffff | 0, high, low] => from(high, low),
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => from(high, low),
-        [0x2002, high, low, ..] => from(high, low),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,46 +119,5 @@ mod tests {
             "search keda.svc.corp.example svc.corp.example corp.example\nnameserver 10.0.0.10\n";
         assert_eq!(domain(conf), Some("corp.example"));
         assert_eq!(domain("nameserver 10.0.0.10\nsearch example.com svc.\n"), None);
-    }
-
-    #[test]
-    fn addresses_of_the_node_and_of_nobody_are_refused_in_every_spelling() {
-        for (address, why) in [
-            ("127.0.0.1", "loopback"),
-            ("127.255.255.254", "loopback"),
-            ("169.254.169.254", "link-local"),
-            ("0.0.0.0", "unspecified"),
-            ("0.1.2.3", "unspecified"),
-            ("224.0.0.1", "multicast"),
-            ("239.255.255.255", "multicast"),
-            ("255.255.255.255", "broadcast"),
-            ("::", "unspecified"),
-            ("::1", "loopback"),
-            ("fe80::1", "link-local"),
-            ("febf::1", "link-local"),
-            ("ff02::1", "multicast"),
-            ("fd00:ec2::254", "a cloud's metadata service"),
-            ("::ffff:127.0.0.1", "loopback"),
-            ("::ffff:169.254.169.254", "link-local"),
-            ("::ffff:0.0.0.0", "unspecified"),
-            ("::127.0.0.1", "loopback"),
-            ("64:ff9b::a9fe:a9fe", "link-local"),
-            ("2002:7f00:1::", "loopback"),
-        ] {
-            assert_eq!(refusal(address.parse().unwrap()), Some(why), "{address}");
-        }
-        for address in [
-            "10.96.0.1",
-            "192.168.1.1",
-            "172.16.0.1",
-            "100.64.0.1",
-            "8.8.8.8",
-            "fd00::1",
-            "fec0::1",
-            "2001:db8::1",
-            "::ffff:10.0.0.1",
-        ] {
-            assert_eq!(refusal(address.parse().unwrap()), None, "{address}");
-        }
     }
 }

@@ -15,7 +15,7 @@ use shared::identity::{DeviceUuid, PodKey};
 use shared::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::view::{Index, NodeView, Row};
+use super::view::{Index, Intervals, NodeView, Row};
 
 /// Streams a node may have open: an update with surge needs two.
 const MAX_SESSIONS: usize = 4;
@@ -42,7 +42,7 @@ pub struct NodeState {
 #[derive(Debug)]
 struct Session {
     id: u64,
-    interval: Duration,
+    intervals: Intervals,
     version: Arc<str>,
     superseded: CancellationToken,
     live: bool,
@@ -61,11 +61,11 @@ impl NodeState {
     pub fn open(
         &mut self,
         id: u64,
-        interval: Duration,
+        intervals: Intervals,
         version: Arc<str>,
         superseded: CancellationToken,
     ) {
-        self.sessions.push(Session { id, interval, version, superseded, live: true, heard: None });
+        self.sessions.push(Session { id, intervals, version, superseded, live: true, heard: None });
         let live = self.sessions.iter().filter(|session| session.live).count();
         if live > MAX_SESSIONS
             && let Some(oldest) = self.sessions.iter().find(|session| session.live)
@@ -104,7 +104,7 @@ impl NodeState {
         });
         let (devices, engines) = (devices.collect(), engines.collect());
         session.heard =
-            Some(Arc::new(NodeView::new(index, devices, engines, session.interval, now)));
+            Some(Arc::new(NodeView::new(index, devices, engines, session.intervals, now)));
         // Whoever left before is now spoken for.
         self.sessions.retain(|session| session.live);
         let view = self.view();
@@ -153,7 +153,7 @@ impl NodeState {
         if let Some(view) = view.filter(|_| !self.keep.is_zero()) {
             // Who goes on speaking more than twice as often as agreed only replaces the last word.
             let earlier = self.history.iter().rev().nth(HASTE - 1);
-            let least = view.interval * u32::try_from(HASTE).unwrap_or(u32::MAX) / 2;
+            let least = view.intervals.samples * u32::try_from(HASTE).unwrap_or(u32::MAX) / 2;
             if earlier.is_some_and(|earlier| now.since(earlier.received_at) < least) {
                 self.kept -= self.history.pop_back().map_or(0, |last| last.size());
             }
@@ -242,9 +242,10 @@ fn merged_view(newest_first: &[Arc<NodeView>], index: Arc<Index>) -> NodeView {
     let devices = inventory.devices.iter().map(|device| rows.remove(&device.uuid)).collect();
     let engines = inventory.engines.iter();
     let engines = engines.map(|engine| engine_rows.remove(&key_of(engine))).collect();
-    let interval = newest_first.iter().map(|view| view.interval).max().unwrap_or_default();
+    let intervals = newest_first.iter().map(|view| view.intervals);
+    let intervals = intervals.reduce(Intervals::max).unwrap_or_default();
     let received_at = newest_first.iter().map(|view| view.received_at).max().unwrap_or_default();
-    NodeView::new(index.clone(), devices, engines, interval, received_at)
+    NodeView::new(index.clone(), devices, engines, intervals, received_at)
 }
 
 /// What the rows of engines are told apart by, whichever session brings them.

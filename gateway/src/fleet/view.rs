@@ -14,13 +14,37 @@ use shared::metric::{Metric, MetricSet};
 use shared::reading::{Reading, Readings};
 use shared::time::Timestamp;
 
+/// How often an agent reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Intervals {
+    /// Time between two samples of its devices.
+    pub samples: Duration,
+    /// Time between two scrapes of an engine.
+    pub engines: Duration,
+}
+
+impl Intervals {
+    /// The longer of each.
+    pub fn max(self, other: Self) -> Self {
+        let Self { samples, engines } = self;
+        Self { samples: samples.max(other.samples), engines: engines.max(other.engines) }
+    }
+}
+
+impl From<Duration> for Intervals {
+    /// Engines are read as often as devices.
+    fn from(interval: Duration) -> Self {
+        Self { samples: interval, engines: interval }
+    }
+}
+
 /// One tick of one node.
 #[derive(Debug)]
 pub struct NodeView {
     /// When the gateway received it.
     pub received_at: Timestamp,
-    /// The agent's sampling interval.
-    pub interval: Duration,
+    /// How often the agent reads.
+    pub intervals: Intervals,
     index: Arc<Index>,
     devices: Vec<Option<Row>>,
     engines: Vec<Option<Row>>,
@@ -128,10 +152,10 @@ impl NodeView {
         index: Arc<Index>,
         devices: Vec<Option<Row>>,
         engines: Vec<Option<Row>>,
-        interval: Duration,
+        intervals: Intervals,
         received_at: Timestamp,
     ) -> Self {
-        Self { received_at, interval, index, devices, engines }
+        Self { received_at, intervals, index, devices, engines }
     }
 
     /// What the node has.
@@ -180,7 +204,7 @@ impl NodeView {
         let failure = row.failure();
         let state = if failure.is_some() {
             "failed"
-        } else if now.since(row.taken_at) > self.interval * 3 {
+        } else if now.since(row.taken_at) > self.intervals.samples * 3 {
             "stale"
         } else {
             "ok"

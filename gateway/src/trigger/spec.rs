@@ -120,9 +120,26 @@ pub fn parse_admitting(
     profiles: &Profiles,
     origins: &[String],
 ) -> Result<Trigger, Error> {
+    read_whole(metadata, profiles, |origin| origins.iter().any(|known| known == origin))
+}
+
+/// As [`parse`], wherever demand is seen: for what a trigger wants of pods, whoever admits the
+/// origin of its demand endpoint.
+pub fn parse_anywhere(
+    metadata: &HashMap<String, String>,
+    profiles: &Profiles,
+) -> Result<Trigger, Error> {
+    read_whole(metadata, profiles, |_| true)
+}
+
+fn read_whole(
+    metadata: &HashMap<String, String>,
+    profiles: &Profiles,
+    admits: impl Fn(&str) -> bool,
+) -> Result<Trigger, Error> {
     let mut problems = Problems::default();
     let outline = Outline::read(metadata, profiles, &mut problems);
-    let demand = outline.demand(origins, &mut problems);
+    let demand = outline.demand(admits, &mut problems);
     let engine_endpoint = outline.engine_endpoint(&mut problems);
     problems.none()?;
     let name = outline.name();
@@ -221,14 +238,14 @@ impl<'a> Outline<'a> {
         own.or_else(|| self.profile?.fields.engine_endpoint(problems))
     }
 
-    fn demand(&self, origins: &[String], problems: &mut Problems) -> Option<Demand> {
+    fn demand(&self, admits: impl Fn(&str) -> bool, problems: &mut Problems) -> Option<Demand> {
         let fields = &self.fields;
         let (Some(endpoint), Some(metric)) = (&fields.demand_endpoint, &fields.demand_metric)
         else {
             self.check_demand_is_whole(problems);
             return None;
         };
-        if endpoint.service().is_none() && !origins.contains(&endpoint.origin()) {
+        if endpoint.service().is_none() && !admits(&endpoint.origin()) {
             let host = quoted(&endpoint.host);
             problems.add(
                 "demandEndpoint",

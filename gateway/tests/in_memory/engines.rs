@@ -9,6 +9,7 @@ use gateway::answer::Refusal;
 use gateway::directory::DeclaredTrigger;
 use gateway::explain::explain_at;
 use gateway::fleet::Session;
+use gateway::fleet::view::Intervals;
 use gateway::trigger::observed::TargetType;
 use shared::frame::{Engine, EngineSample, Inventory, Sample};
 use shared::identity::PodKey;
@@ -16,7 +17,7 @@ use shared::metric::{Metric, Scope};
 use shared::reading::Reading;
 use shared::time::Timestamp;
 
-use crate::cases::{APod, World, at, ready};
+use crate::cases::{ADevice, APod, World, at, push, ready};
 
 pub(crate) const WAITING: (&str, &str) = ("metricType", "requests_waiting:5");
 
@@ -77,6 +78,28 @@ pub(crate) fn declaring(triggers: &[&[(&str, &str)]]) -> World {
         metadata: map(metadata),
     });
     World { triggers: declared.collect(), ..World::new() }
+}
+
+#[test]
+fn an_engine_is_as_fresh_as_its_agent_means_to_read_it() {
+    let mut world = World::new();
+    world.workload("llm", 1, &[ready("a")], at(0.0));
+    let seconds = Duration::from_secs;
+    let every = Intervals { samples: seconds(1), engines: seconds(20) };
+    let agent = world.fleet.open("n1".into(), every, "test".into()).unwrap();
+    scraped(&agent, &[("a", "", &[ok(Metric::RequestsWaiting, 4.0)])], at(0.0));
+    for second in [9.0, 15.0, 59.5] {
+        assert_eq!(world.value("llm", &[WAITING], at(second)), Ok(4.0), "{second}");
+        assert_eq!(world.active("llm", &[WAITING], at(second)), Ok(true), "{second}");
+    }
+    unavailable(world.value("llm", &[WAITING], at(60.5)));
+    unavailable(world.active("llm", &[WAITING], at(60.5)));
+    // Devices of the same node are read every second, and old after staleAfter.
+    let gpu: &[ADevice<'_>] = &[("u1", "a", None, 50.0)];
+    push(&agent, gpu, at(100.0));
+    let utilization = [("targetGpuUtilization", "50")];
+    assert_eq!(world.value("llm", &utilization, at(109.0)), Ok(50.0));
+    unavailable(world.value("llm", &utilization, at(110.5)));
 }
 
 // === The worked cases ===

@@ -79,7 +79,12 @@ fn bad_node() -> Node {
 }
 
 fn hello(node: &str, interval_ms: u32) -> Body {
-    Body::Hello(Hello { node: node.into(), version: "test".into(), interval_ms })
+    Body::Hello(Hello {
+        node: node.into(),
+        version: "test".into(),
+        interval_ms,
+        engine_interval_ms: 0,
+    })
 }
 
 /// The inventory of [`bad_node`], changed.

@@ -599,6 +599,7 @@ impl Node {
             node: self.name.clone(),
             version: "test".into(),
             interval_ms: u32::try_from(self.interval.as_millis()).expect("a short interval"),
+            engine_interval_ms: 0,
         })
     }
 

@@ -5,6 +5,7 @@
 mod attribution;
 mod demo;
 mod doctor;
+mod engines;
 #[path = "../../../agent/tests/it/fake_nvml.rs"]
 mod fake_nvml;
 mod fuzz;
@@ -13,5 +14,10 @@ mod night;
 mod nvml;
 mod processes;
 mod recordings;
+mod scene;
+#[expect(dead_code, reason = "the agent's own tests use the rest of it")]
+#[path = "../../../agent/tests/it/site.rs"]
+mod site;
 mod support;
+mod wake;
 mod workspace;

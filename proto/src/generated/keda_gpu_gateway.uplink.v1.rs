@@ -25,6 +25,9 @@ pub struct Hello {
     /// Time between samples, so that the gateway knows when one is overdue.
     #[prost(uint32, tag = "3")]
     pub interval_ms: u32,
+    /// Time between two scrapes of an engine; 0, from an older agent, means that between samples.
+    #[prost(uint32, tag = "4")]
+    pub engine_interval_ms: u32,
 }
 /// Replaces the node's former inventory.
 #[derive(Clone, PartialEq, ::prost::Message)]
