@@ -35,4 +35,5 @@ mod simulated;
 mod site;
 mod split;
 mod support;
+mod tree;
 mod uplink;

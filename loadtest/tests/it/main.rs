@@ -6,10 +6,18 @@ mod attribution;
 mod demo;
 #[path = "../../../agent/tests/it/fake_nvml.rs"]
 mod fake_nvml;
+mod holders;
+#[path = "../../../agent/tests/it/kubelet_server.rs"]
+#[expect(dead_code, reason = "the agent's own tests use all of it")]
+mod kubelet_server;
 mod mig;
 mod night;
+mod nodes;
 mod nvml;
 mod processes;
 mod recordings;
 mod support;
+#[path = "../../../agent/tests/it/tree.rs"]
+#[expect(dead_code, reason = "the agent's own tests use all of it")]
+mod tree;
 mod workspace;
