@@ -64,7 +64,8 @@ async fn three_pods_on_a_time_sliced_card_count_for_what_their_processes_do() {
 async fn a_shared_card_is_split_by_time_else_by_memory_and_idle_is_zero() {
     let names = ["a16", "b16", "a17", "b17", "a18", "b18"];
     let pods: Vec<_> = (1..).zip(names).map(|(number, name)| [(name, number, "n1")]).collect();
-    let deployments: Vec<_> = names.iter().zip(&pods).map(|(name, pods)| (*name, &pods[..])).collect();
+    let deployments: Vec<_> =
+        names.iter().zip(&pods).map(|(name, pods)| (*name, &pods[..])).collect();
     let cluster = Cluster::start(&directory(&deployments));
     let both = |name: &str, card: &str| {
         pod(name, "nvidia.com/gpu", &[&format!("{card}::0"), &format!("{card}::1")])
@@ -156,13 +157,15 @@ async fn what_others_do_on_a_gpu_is_shown_and_not_billed_to_its_holders() {
     let pods = ["own", "guest", "hosted", "blind", "left", "right"];
     let nodes = ["n1", "n1", "n1", "n2", "n2", "n2"];
     let pods: Vec<_> = (1..).zip(pods.into_iter().zip(nodes)).collect();
-    let pods: Vec<_> = pods.iter().map(|(number, (name, node))| [(*name, *number, *node)]).collect();
+    let pods: Vec<_> =
+        pods.iter().map(|(number, (name, node))| [(*name, *number, *node)]).collect();
     let deployments: Vec<_> = pods.iter().map(|pods| (pods[0].0, &pods[..])).collect();
     let cluster = Cluster::start(&directory(&deployments));
 
     let bypassed = used("GPU-1", 70, &[(100, 40, 1), (101, 30, 1)]);
     let hosted = used("GPU-2", 60, &[(102, 45, 1), (200, 15, 1)]);
-    let seen = Node::new("n1", &[bypassed, hosted], vec![given("own", "GPU-1"), given("hosted", "GPU-2")]);
+    let seen =
+        Node::new("n1", &[bypassed, hosted], vec![given("own", "GPU-1"), given("hosted", "GPU-2")]);
     (1..=3).for_each(|number| seen.runs(99 + number, 1, number));
     seen.tree.process(200, 1, "0::/system.slice/slurmstepd.service\n");
     // Without hostPID the same numbers are other processes.
@@ -235,7 +238,7 @@ async fn a_kubelet_that_fails_costs_the_names_and_not_the_devices() {
         }
     };
     cluster.shows("GPU-1", says("not heard yet")).await;
-    cluster.shows("GPU-1", says("no answer within")).await;
+    cluster.shows("GPU-1", says("does not answer within")).await;
     drop(node.kubelet.take());
     std::fs::remove_file(node.socket()).unwrap();
     cluster.shows("GPU-1", says("is missing")).await;

@@ -163,7 +163,7 @@ pub(crate) async fn eventually<T>(mut look: impl AsyncFnMut() -> Result<T, Strin
     loop {
         match look().await {
             Ok(found) => return found,
-            Err(why) => assert!(start.elapsed() < 2 * PATIENCE, "{why}"),
+            Err(why) => assert!(start.elapsed() < PATIENCE, "{why}"),
         }
         sleep(LOOK).await;
     }
