@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
 mod attribution;
+mod changing_hands;
 mod demo;
 #[path = "../../../agent/tests/it/fake_nvml.rs"]
 mod fake_nvml;

@@ -142,6 +142,15 @@ impl Cluster {
         .await
     }
 
+    /// Agents that speak for a node.
+    pub(crate) async fn sessions(&self, node: &str) -> u64 {
+        let nodes = explain::get(self.gateway.http, "/api/v1/nodes").await.unwrap();
+        let mut nodes = nodes.as_array().into_iter().flatten();
+        nodes
+            .find(|known| known["node"] == node)
+            .map_or(0, |known| known["sessions"].as_u64().unwrap())
+    }
+
     /// The gateway's explanation of a Deployment's first trigger.
     pub(crate) async fn explanation(&self, name: &str) -> Value {
         let path = explain::path(&ScaledObjectKey::new("ai", name));
