@@ -40,6 +40,9 @@ use crate::uplink::address::Gateway;
 /// How long the hardware is waited for before the pages are served without it.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
 
+/// How long the first frame waits for a gateway's first brief.
+const BRIEF_PATIENCE: Duration = Duration::from_secs(3);
+
 /// Readings of engines that are this old come close to what triggers take for missing.
 const OLD_ENGINE: Duration = Duration::from_secs(5);
 
@@ -157,7 +160,18 @@ impl App {
             info!(node = %self.node, %gateway, "agent starts");
             uplinks.spawn(uplink.run(gateway));
         }
-        let collector = tokio::spawn(self.collector.run(clock, newest, shutdown));
+        let is_briefed = !uplinks.is_empty() && self.collector.kubelet.is_some();
+        let mut briefs = self.briefs.subscribe();
+        let collector = tokio::spawn(async move {
+            // Until then holders of shared devices are guessed, where another agent may have just
+            // measured them.
+            let brief = briefs.wait_for(Option::is_some);
+            if is_briefed {
+                let waited = tokio::time::timeout(BRIEF_PATIENCE, brief);
+                shutdown.run_until_cancelled(waited).await.map(drop);
+            }
+            self.collector.run(clock, newest, shutdown).await
+        });
         let collected = collector.await.context("collector");
         no_more_tries.cancel();
         serving.cancel();

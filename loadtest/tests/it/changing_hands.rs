@@ -3,20 +3,28 @@
 
 use std::time::Duration;
 
+use proto::keda::ScaledObjectRef;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
 use crate::kubelet_server::gpu as given;
-use crate::nodes::{Cluster, Node, busy, directory, used};
-use crate::support::Process;
+use crate::nodes::{Cluster, G1, G2, Node, busy, directory, replica, uid, used};
+use crate::support::{PATIENCE, Process};
+
+/// The Deployment's trigger, for machines on which an agent takes its time to start.
+fn lasting(name: &str) -> ScaledObjectRef {
+    let mut scaled = busy(name);
+    scaled.scaler_metadata.insert("staleAfter".into(), "60s".into());
+    scaled
+}
 
 /// Asks for both Deployments again and again for that long: no other value, and no refusal.
 async fn steady(cluster: &Cluster, values: [(&str, f64); 2], long: Duration, when: &str) {
     let start = Instant::now();
     while start.elapsed() < long {
         for (name, value) in values {
-            let given = cluster.ask(&busy(name)).await;
+            let given = cluster.ask(&lasting(name)).await;
             let given = given.unwrap_or_else(|refusal| panic!("{when}: {name}: {refusal:?}"));
             assert_eq!(given, value, "{when}: {name}");
         }
@@ -31,15 +39,8 @@ async fn agents_of_one_node_that_take_turns_change_no_value() {
     let cluster = Cluster::start(&directory(&[("a", &a), ("b", &b)]));
     let node = Node::new(
         "n1",
-        &[
-            used("GPU-00000001-e550-79a1-597e-7631e126c57a", 90, &[(100, 60, 1), (102, 10, 1)]),
-            used("GPU-00000002-e550-79a1-597e-7631e126c57a", 70, &[(101, 70, 1)]),
-        ],
-        vec![
-            given("a1", "GPU-00000001-e550-79a1-597e-7631e126c57a::0"),
-            given("b1", "GPU-00000001-e550-79a1-597e-7631e126c57a::1"),
-            given("a2", "GPU-00000002-e550-79a1-597e-7631e126c57a"),
-        ],
+        &[used(G1, 90, &[(100, 60, 1), (102, 10, 1)]), used(G2, 70, &[(101, 70, 1)])],
+        vec![given("a1", &replica(G1, 0)), given("b1", &replica(G1, 1)), given("a2", G2)],
     );
     (1..=3).for_each(|number| node.runs(99 + number, 1, number));
     let values = [("a", 130.0), ("b", 10.0)];
@@ -54,7 +55,7 @@ async fn agents_of_one_node_that_take_turns_change_no_value() {
         let start = Instant::now();
         while cluster.sessions("n1").await < 2 {
             steady(&cluster, values, Duration::ZERO, &both).await;
-            assert!(start.elapsed() < crate::support::PATIENCE, "{}", next.log());
+            assert!(start.elapsed() < PATIENCE, "{}", next.log());
         }
         steady(&cluster, values, Duration::from_secs(2), &format!("beside the {name}")).await;
         let mut old: Process = agents.remove(0);
@@ -66,16 +67,23 @@ async fn agents_of_one_node_that_take_turns_change_no_value() {
         steady(&cluster, values, Duration::from_secs(2), &format!("after {end}")).await;
         agents.push(next);
     }
+    // One after the other, as without a surge.
+    agents.clear();
+    while cluster.sessions("n1").await > 0 {
+        steady(&cluster, values, Duration::ZERO, "while nobody speaks").await;
+    }
+    let next = cluster.agent(&node, "fourth", "200ms");
+    while cluster.sessions("n1").await == 0 {
+        steady(&cluster, values, Duration::ZERO, "until somebody speaks").await;
+    }
+    steady(&cluster, values, Duration::from_secs(4), "when the next one speaks").await;
+    drop(next);
 }
 
 #[tokio::test]
 async fn a_pod_that_is_made_anew_under_its_name_is_another_pod() {
     let cluster = Cluster::start(&directory(&[("a", &[("a-0", 1, "n1")])]));
-    let node = Node::new(
-        "n1",
-        &[used("GPU-00000001-e550-79a1-597e-7631e126c57a", 85, &[(100, 85, 1)])],
-        vec![given("a-0", "GPU-00000001-e550-79a1-597e-7631e126c57a")],
-    );
+    let node = Node::new("n1", &[used(G1, 85, &[(100, 85, 1)])], vec![given("a-0", G1)]);
     node.runs(100, 1, 1);
     let _agent = cluster.agent(&node, "n1", "100ms");
     cluster.gives(&busy("a"), 85.0).await;
@@ -85,13 +93,13 @@ async fn a_pod_that_is_made_anew_under_its_name_is_another_pod() {
     // The new one's process has the number of the old one's.
     node.tree.end(100);
     node.runs(100, 2, 2);
-    node.reads(&[used("GPU-00000001-e550-79a1-597e-7631e126c57a", 15, &[(100, 15, 1)])]);
+    node.reads(&[used(G1, 15, &[(100, 15, 1)])]);
     cluster.gives(&busy("a"), 15.0).await;
     let of_new = |device: &serde_json::Value| {
         let holders = device["holders"].as_array().unwrap();
-        holders.len() == 1 && holders[0]["uid"] == crate::nodes::uid(2)
+        holders.len() == 1 && holders[0]["uid"] == uid(2)
     };
-    cluster.shows("GPU-00000001-e550-79a1-597e-7631e126c57a", of_new).await;
+    cluster.shows(G1, of_new).await;
 }
 
 #[tokio::test]
@@ -103,26 +111,11 @@ async fn a_finished_pod_holds_nothing_though_the_kubelet_lists_it() {
         text
     };
     let cluster = Cluster::start(&pods("Running"));
-    let node = Node::new(
-        "n1",
-        &[used("GPU-00000001-e550-79a1-597e-7631e126c57a", 60, &[])],
-        vec![
-            given("a-0", "GPU-00000001-e550-79a1-597e-7631e126c57a"),
-            given("b-0", "GPU-00000001-e550-79a1-597e-7631e126c57a"),
-        ],
-    );
+    let node = Node::new("n1", &[used(G1, 60, &[])], vec![given("a-0", G1), given("b-0", G1)]);
     let _agent = cluster.agent(&node, "n1", "200ms");
-    cluster
-        .shows("GPU-00000001-e550-79a1-597e-7631e126c57a", |device| {
-            device["holders"].as_array().unwrap().len() == 2
-        })
-        .await;
+    cluster.shows(G1, |device| device["holders"].as_array().unwrap().len() == 2).await;
     cluster.becomes(&pods("Succeeded"));
-    cluster
-        .shows("GPU-00000001-e550-79a1-597e-7631e126c57a", |device| {
-            device["holders"].as_array().unwrap().len() == 1
-        })
-        .await;
+    cluster.shows(G1, |device| device["holders"].as_array().unwrap().len() == 1).await;
     cluster.gives(&busy("a"), 60.0).await;
 }
 
@@ -131,17 +124,13 @@ async fn a_finished_pod_holds_nothing_though_the_kubelet_lists_it() {
 async fn a_device_that_changes_hands_is_billed_to_neither_until_it_is_read_again() {
     let cluster =
         Cluster::start(&directory(&[("a", &[("a-0", 1, "n1")]), ("b", &[("b-0", 2, "n1")])]));
-    let node = Node::new(
-        "n1",
-        &[used("GPU-00000001-e550-79a1-597e-7631e126c57a", 90, &[(100, 90, 1)])],
-        vec![given("a-0", "GPU-00000001-e550-79a1-597e-7631e126c57a")],
-    );
+    let node = Node::new("n1", &[used(G1, 90, &[(100, 90, 1)])], vec![given("a-0", G1)]);
     (1..=2).for_each(|number| node.runs(99 + number, 1, number));
     let _agent = cluster.agent(&node, "n1", "100ms");
     cluster.gives(&busy("a"), 90.0).await;
     // The old pod's process ends, the kubelet has the device back and gives it to the new pod.
-    node.reads(&[used("GPU-00000001-e550-79a1-597e-7631e126c57a", 0, &[])]);
-    node.gives(vec![given("b-0", "GPU-00000001-e550-79a1-597e-7631e126c57a")]);
+    node.reads(&[used(G1, 0, &[])]);
+    node.gives(vec![given("b-0", G1)]);
     let start = Instant::now();
     let mut is_given = false;
     loop {
@@ -157,15 +146,11 @@ async fn a_device_that_changes_hands_is_billed_to_neither_until_it_is_read_again
                 assert_eq!(refusal.code(), Code::Unavailable, "{refusal:?}");
                 if !is_given {
                     is_given = true;
-                    node.reads(&[used(
-                        "GPU-00000001-e550-79a1-597e-7631e126c57a",
-                        40,
-                        &[(101, 40, 1)],
-                    )]);
+                    node.reads(&[used(G1, 40, &[(101, 40, 1)])]);
                 }
             }
         }
-        assert!(start.elapsed() < crate::support::PATIENCE, "b never has its load");
+        assert!(start.elapsed() < PATIENCE, "b never has its load");
         sleep(Duration::from_millis(20)).await;
     }
     assert!(is_given, "a was refused before b had its load");
@@ -177,29 +162,20 @@ async fn a_lost_device_is_unknown_until_it_is_back_and_its_neighbour_does_not_no
     let cluster =
         Cluster::start(&directory(&[("a", &[("a-0", 1, "n1")]), ("b", &[("b-0", 2, "n1")])]));
     let gpus = |is_lost: bool| {
-        let mut first = used("GPU-00000001-e550-79a1-597e-7631e126c57a", 70, &[]);
+        let mut first = used(G1, 70, &[]);
         if is_lost {
             first["errors"] = json!({"*": 15});
         }
-        [first, used("GPU-00000002-e550-79a1-597e-7631e126c57a", 30, &[])]
+        [first, used(G2, 30, &[])]
     };
-    let node = Node::new(
-        "n1",
-        &gpus(false),
-        vec![
-            given("a-0", "GPU-00000001-e550-79a1-597e-7631e126c57a"),
-            given("b-0", "GPU-00000002-e550-79a1-597e-7631e126c57a"),
-        ],
-    );
+    let node = Node::new("n1", &gpus(false), vec![given("a-0", G1), given("b-0", G2)]);
     let _agent = cluster.agent(&node, "n1", "200ms");
     cluster.gives(&busy("a"), 70.0).await;
     cluster.gives(&busy("b"), 30.0).await;
     node.reads(&gpus(true));
     cluster.refuses(&busy("a"), Code::Unavailable).await;
     assert_eq!(cluster.ask(&busy("b")).await.unwrap(), 30.0);
-    cluster
-        .shows("GPU-00000001-e550-79a1-597e-7631e126c57a", |device| device["state"] == "failed")
-        .await;
+    cluster.shows(G1, |device| device["state"] == "failed").await;
     node.reads(&gpus(false));
     cluster.gives(&busy("a"), 70.0).await;
     assert_eq!(cluster.ask(&busy("b")).await.unwrap(), 30.0);
@@ -213,17 +189,10 @@ async fn impossible_figures_and_broken_files_cost_only_their_own_process() {
     let node = Node::new(
         "n1",
         &[
-            used("GPU-00000001-e550-79a1-597e-7631e126c57a", 80, &[(100, 50, 1), (101, 4_000, 1)]),
-            used(
-                "GPU-00000002-e550-79a1-597e-7631e126c57a",
-                60,
-                &[(102, 40, 1), (200, 10, 1), (201, 5, 1), (202, 5, 1)],
-            ),
+            used(G1, 80, &[(100, 50, 1), (101, 4_000, 1)]),
+            used(G2, 60, &[(102, 40, 1), (200, 10, 1), (201, 5, 1), (202, 5, 1)]),
         ],
-        vec![
-            given("a-0", "GPU-00000001-e550-79a1-597e-7631e126c57a"),
-            given("b-0", "GPU-00000002-e550-79a1-597e-7631e126c57a"),
-        ],
+        vec![given("a-0", G1), given("b-0", G2)],
     );
     for (pid, pod) in [(100, 1), (101, 1), (102, 2)] {
         node.runs(pid, 1, pod);
@@ -235,11 +204,7 @@ async fn impossible_figures_and_broken_files_cost_only_their_own_process() {
     // All of the first card is one pod's, whatever its processes are said to do.
     cluster.gives(&busy("a"), 80.0).await;
     cluster.gives(&busy("b"), 40.0).await;
-    let device = cluster
-        .shows("GPU-00000002-e550-79a1-597e-7631e126c57a", |device| {
-            device["unattributed"] == 0.333333
-        })
-        .await;
+    let device = cluster.shows(G2, |device| device["unattributed"] == 0.333333).await;
     let why = device["reason"].as_str().unwrap();
     assert!(why.contains("its cgroup names neither a pod nor the host"), "{why}");
 }

@@ -24,6 +24,17 @@ use crate::tree::Tree;
 /// Time between two looks at what is to become true.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// UUIDs of GPUs.
+pub(crate) const G1: &str = "GPU-00000001-e550-79a1-597e-7631e126c57a";
+pub(crate) const G2: &str = "GPU-00000002-e550-79a1-597e-7631e126c57a";
+pub(crate) const G3: &str = "GPU-00000003-e550-79a1-597e-7631e126c57a";
+pub(crate) const G4: &str = "GPU-00000004-e550-79a1-597e-7631e126c57a";
+
+/// A replica of a GPU, as device plugins write it.
+pub(crate) fn replica(card: &str, number: u32) -> String {
+    format!("{card}::{number}")
+}
+
 /// The UID of the tests' pod of this number.
 pub(crate) fn uid(number: u32) -> String {
     format!("{number:08x}-5d1b-4c55-9e0d-0a9b7c6d5e4f")
