@@ -34,7 +34,7 @@ const FIRST_STEP: Duration = Duration::from_millis(25);
 /// How long the kubelet's first answer is waited for.
 const KUBELET_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a gateway's first brief is waited for.
-const BRIEF_PATIENCE: Duration = Duration::from_secs(1);
+const BRIEF_PATIENCE: Duration = Duration::from_secs(3);
 
 /// What the loop reads from.
 pub struct Collector {

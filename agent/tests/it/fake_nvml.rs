@@ -72,13 +72,26 @@ pub(crate) fn machine(gpus: &[Value]) -> Value {
     json!({"driver": "550.54.15", "gpus": gpus})
 }
 
+/// Cargo as a person would call it: with what it tells tests about their package, build scripts of
+/// dependencies would run again, and again at the next call without.
+pub(crate) fn cargo() -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    for (name, _) in std::env::vars_os() {
+        let of_tests = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        if of_tests.iter().any(|start| name.to_string_lossy().starts_with(start)) {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
+}
+
 /// The library as it was built; which does nothing if it is there.
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let test = std::env::current_exe().unwrap();
         let profile = test.ancestors().nth(2).unwrap();
-        let mut cargo = Command::new(env!("CARGO"));
+        let mut cargo = cargo();
         cargo.args(["build", "--quiet", "--package", "fake-nvml", "--target-dir"]);
         cargo.arg(profile.parent().unwrap());
         if profile.ends_with("release") {

@@ -37,5 +37,6 @@ mod simulated;
 mod site;
 mod split;
 mod support;
+mod tree;
 mod uplink;
 mod uplink_briefs;

@@ -1,7 +1,7 @@
 //! One node: its sessions, what they add up to, and its history.
 //!
-//! Guarantees: a device is counted once, by UUID, with the newest session's holders and the newest
-//! reading. A session that ends takes along only what no other session vouches for; when the last
+//! Guarantees: a device is counted once, by UUID, with holders and readings of one and the same
+//! session: the newest that reads it. A session that ends takes along only what no other session vouches for; when the last
 //! one ends, what it said stays and grows old. An inventory takes effect with its first sample, so
 //! that readings are never billed to holders they were not taken for; what was read of an engine
 //! stays with that engine, and with the selection of its series, until it is read anew.
@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::frame::{Engine, HeldReading, Holder, Inventory, Sample};
+use shared::frame::{Engine, Inventory, Sample};
 use shared::identity::{DeviceUuid, PodKey};
 use shared::time::Timestamp;
 use tokio_util::sync::CancellationToken;
@@ -36,7 +36,7 @@ pub struct NodeState {
     kept: usize,
     keep: Duration,
     /// The index of several sessions together, for as long as theirs stay the same.
-    merged: Option<(Vec<Arc<Index>>, Arc<Index>)>,
+    merged: Option<(Made, Arc<Index>)>,
 }
 
 #[derive(Debug)]
@@ -182,54 +182,108 @@ impl NodeState {
             self.merged = None;
             return Some(newest.clone());
         }
-        let sources: Vec<_> = heard.iter().map(|view| view.index().clone()).collect();
+        let from = Made { places: places(&heard), indexes: indexes(&heard) };
         let index = match &self.merged {
-            Some((from, index)) if same_indexes(from, &sources) => index.clone(),
-            _ => Arc::new(merged_index(&sources, newest.received_at)),
+            Some((known, index)) if known.is_same(&from) => index.clone(),
+            _ => Arc::new(merged_index(&heard, &from.places, newest.received_at)),
         };
-        self.merged = Some((sources, index.clone()));
-        Some(Arc::new(merged_view(&heard, index)))
+        let view = merged_view(&heard, &from.places, index.clone());
+        self.merged = Some((from, index));
+        Some(Arc::new(view))
     }
 }
 
-fn same_indexes(a: &[Arc<Index>], b: &[Arc<Index>]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
+/// What an index of several sessions was made from.
+#[derive(Debug)]
+struct Made {
+    /// Of each device the session that is read, and its place there.
+    places: Vec<(usize, usize)>,
+    indexes: Vec<Arc<Index>>,
 }
 
-/// The newest session's inventory, and after it what only older ones have.
-fn merged_index(newest_first: &[Arc<Index>], now: Timestamp) -> Index {
-    let (mut devices, mut engines) = (HashSet::new(), HashSet::new());
-    let mut inventory = Inventory::default();
-    for index in newest_first {
-        let from = index.inventory();
-        let new = from.devices.iter().filter(|device| devices.insert(device.uuid.clone()));
-        inventory.devices.extend(new.cloned());
+impl Made {
+    fn is_same(&self, other: &Self) -> bool {
+        let indexes = self.indexes.iter().zip(&other.indexes);
+        self.places == other.places
+            && self.indexes.len() == other.indexes.len()
+            && indexes.into_iter().all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+}
+
+fn indexes(views: &[Arc<NodeView>]) -> Vec<Arc<Index>> {
+    views.iter().map(|view| view.index().clone()).collect()
+}
+
+/// For each device the session that is read: holders and readings of different sessions do not go
+/// together, because a reading is split as the one that read it knows its holders.
+fn places(newest_first: &[Arc<NodeView>]) -> Vec<(usize, usize)> {
+    let mut order: HashMap<&DeviceUuid, usize> = HashMap::new();
+    let mut sessions: Vec<Vec<(usize, usize)>> = Vec::new();
+    for (session, view) in newest_first.iter().enumerate() {
+        for (at, device) in view.inventory().devices.iter().enumerate() {
+            let place = *order.entry(&device.uuid).or_insert(sessions.len());
+            if place == sessions.len() {
+                sessions.push(Vec::new());
+            }
+            sessions[place].push((session, at));
+        }
+    }
+    sessions.iter().map(|of_device| best(newest_first, of_device)).collect()
+}
+
+/// The newest session, unless it has had nothing of the device for long while another has; and
+/// rather one that measures what holders do, and reads all of the device, than one that does not
+/// yet.
+fn best(views: &[Arc<NodeView>], of_device: &[(usize, usize)]) -> (usize, usize) {
+    let row = |(session, at): (usize, usize)| views[session].row(at);
+    let newest = of_device.iter().filter_map(|place| Some(row(*place)?.taken_at)).max();
+    let is_spoken_of = |place: &(usize, usize)| match (row(*place), newest) {
+        // Just handed over: that is the newest word, and takes the device from the former holders.
+        (None, _) | (_, None) => true,
+        (Some(row), Some(newest)) => {
+            newest.since(row.taken_at) <= views[place.0].intervals.samples * 3
+        }
+    };
+    let is_whole = |place: &(usize, usize)| {
+        let device = &views[place.0].inventory().devices[place.1];
+        let is_guess = device.holders.iter().any(|holder| holder.estimated);
+        let failed = row(*place).and_then(Row::failure);
+        !is_guess && failed.is_none()
+    };
+    let mut spoken = of_device.iter().filter(|place| is_spoken_of(place));
+    let first = spoken.clone().next().or(of_device.first());
+    *spoken.find(|place| is_whole(place)).or(first).unwrap_or(&(0, 0))
+}
+
+/// The devices of the sessions that are read, and the engines of all.
+fn merged_index(
+    newest_first: &[Arc<NodeView>],
+    places: &[(usize, usize)],
+    now: Timestamp,
+) -> Index {
+    let mut engines = HashSet::new();
+    let device =
+        |&(session, at): &(usize, usize)| newest_first[session].inventory().devices[at].clone();
+    let mut inventory =
+        Inventory { devices: places.iter().map(device).collect(), ..Inventory::default() };
+    for view in newest_first {
+        let from = view.inventory();
         let key = |engine: &Engine| (engine.pod.clone(), engine.labels.clone());
         let new = from.engines.iter().filter(|engine| engines.insert(key(engine)));
         inventory.engines.extend(new.cloned());
         inventory.reason = inventory.reason.or_else(|| from.reason.clone());
     }
-    Index::new(Arc::new(inventory), newest_first.first().map(|index| &**index), now)
+    Index::new(Arc::new(inventory), newest_first.first().map(|view| &**view.index()), now)
 }
 
-/// For each device and engine the newest reading, whoever has it.
-fn merged_view(newest_first: &[Arc<NodeView>], index: Arc<Index>) -> NodeView {
-    let mut rows: HashMap<&DeviceUuid, Row> = HashMap::new();
+/// The rows of the devices of `places`, and for each engine the newest, whoever has it.
+fn merged_view(
+    newest_first: &[Arc<NodeView>],
+    places: &[(usize, usize)],
+    index: Arc<Index>,
+) -> NodeView {
     let mut engine_rows: HashMap<(&PodKey, &str), Row> = HashMap::new();
-    let known: HashMap<_, _> =
-        index.inventory().devices.iter().map(|device| (&device.uuid, &device.holders)).collect();
     for view in newest_first {
-        for (at, device) in view.inventory().devices.iter().enumerate() {
-            let Some(row) = view.row(at).filter(|row| is_newer(row, rows.get(&device.uuid))) else {
-                continue;
-            };
-            let mut row = row.clone();
-            let holders = known.get(&device.uuid).map_or(&[][..], |holders| holders);
-            if holders != device.holders {
-                row.held = rehold(row.held, &device.holders, holders);
-            }
-            rows.insert(&device.uuid, row);
-        }
         for (at, engine) in view.inventory().engines.iter().enumerate() {
             if let Some(row) = view.engine_row(at)
                 && is_newer(row, engine_rows.get(&key_of(engine)))
@@ -238,9 +292,9 @@ fn merged_view(newest_first: &[Arc<NodeView>], index: Arc<Index>) -> NodeView {
             }
         }
     }
-    let inventory = index.inventory();
-    let devices = inventory.devices.iter().map(|device| rows.remove(&device.uuid)).collect();
-    let engines = inventory.engines.iter();
+    let row = |&(session, at): &(usize, usize)| newest_first[session].row(at).cloned();
+    let devices = places.iter().map(row).collect();
+    let engines = index.inventory().engines.iter();
     let engines = engines.map(|engine| engine_rows.remove(&key_of(engine))).collect();
     let intervals = newest_first.iter().map(|view| view.intervals);
     let intervals = intervals.reduce(Intervals::max).unwrap_or_default();
@@ -251,24 +305,6 @@ fn merged_view(newest_first: &[Arc<NodeView>], index: Arc<Index>) -> NodeView {
 /// What the rows of engines are told apart by, whichever session brings them.
 fn key_of(engine: &Engine) -> (&PodKey, &str) {
     (&engine.pod, &engine.labels)
-}
-
-/// Places of holders are the reporting session's own: brings readings from the list `from` to the
-/// places of the same containers in `to`. Those that are not there have none.
-fn rehold(held: Vec<HeldReading>, from: &[Holder], to: &[Holder]) -> Vec<HeldReading> {
-    let is_same = |a: &Holder, b: &Holder| {
-        let same_uid = a.uid.as_ref().zip(b.uid.as_ref()).is_none_or(|(a, b)| a == b);
-        a.pod == b.pod && a.container == b.container && same_uid
-    };
-    let place = |holder: usize| {
-        let own = from.get(holder)?;
-        to.iter().position(|other| is_same(own, other))
-    };
-    let moved = held.into_iter().filter_map(|reading| {
-        let holder = place(reading.holder)?;
-        Some(HeldReading { holder, ..reading })
-    });
-    moved.collect()
 }
 
 fn is_newer(row: &Row, known: Option<&Row>) -> bool {

@@ -285,7 +285,7 @@ impl<'a> PodView<'a> {
 }
 
 impl Row {
-    fn failure(&self) -> Option<String> {
+    pub(super) fn failure(&self) -> Option<String> {
         self.readings.iter().find_map(|(metric, reading)| match reading {
             Reading::Failed(why) => Some(format!("{metric}: {why}")),
             _ => None,

@@ -11,3 +11,4 @@ mod engines;
 mod explained;
 mod kube_index;
 mod layering;
+mod sessions;

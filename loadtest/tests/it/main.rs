@@ -3,14 +3,20 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
 mod attribution;
+mod changing_hands;
 mod demo;
 mod doctor;
 mod engines;
 #[path = "../../../agent/tests/it/fake_nvml.rs"]
 mod fake_nvml;
 mod fuzz;
+mod holders;
+#[path = "../../../agent/tests/it/kubelet_server.rs"]
+#[expect(dead_code, reason = "the agent's own tests use all of it")]
+mod kubelet_server;
 mod mig;
 mod night;
+mod nodes;
 mod nvml;
 mod processes;
 mod recordings;
@@ -19,5 +25,8 @@ mod scene;
 #[path = "../../../agent/tests/it/site.rs"]
 mod site;
 mod support;
+#[path = "../../../agent/tests/it/tree.rs"]
+#[expect(dead_code, reason = "the agent's own tests use all of it")]
+mod tree;
 mod wake;
 mod workspace;

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use proto::keda::external_scaler_client::ExternalScalerClient;
@@ -11,21 +12,27 @@ use proto::keda::{GetMetricsRequest, MetricValue, ScaledObjectRef};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
+use crate::fake_nvml::cargo;
+
 /// How long anything may take before a test fails; nothing is expected to take that long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Builds the binaries this test belongs to, which does nothing if they are there, and finds them.
 pub(crate) fn binaries() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.ancestors().nth(2).unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--workspace", "--bins", "--target-dir"]);
-    cargo.arg(profile.parent().unwrap());
-    if profile.ends_with("release") {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success(), "the binaries do not build");
-    profile.to_owned()
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let test = std::env::current_exe().unwrap();
+        let profile = test.ancestors().nth(2).unwrap();
+        let mut cargo = cargo();
+        cargo.args(["build", "--quiet", "--workspace", "--bins", "--target-dir"]);
+        cargo.arg(profile.parent().unwrap());
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success(), "the binaries do not build");
+        profile.to_owned()
+    };
+    BUILT.get_or_init(build).clone()
 }
 
 fn free_address() -> SocketAddr {
