@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use gateway::check::{RULES, Source, check, render};
+use gateway::check::{Known, RULES, Source, check, render};
 use gateway::trigger::profile::Profiles;
 
 /// Reads `data` as a file of manifests, and as a file of profiles.
@@ -14,8 +14,9 @@ pub fn read(data: &[u8]) {
     let sources = [Source { name: "a.yaml".to_owned(), text: text.to_owned() }];
     let profiles = Profiles::default();
     let load_time = Some(Duration::from_secs(120));
-    let report = check(&sources, &profiles, load_time);
-    assert_eq!(report, check(&sources, &profiles, load_time));
+    let known = Known { profiles: &profiles, load_time, demand_allow: &[] };
+    let report = check(&sources, &known);
+    assert_eq!(report, check(&sources, &known));
     for finding in report.subjects.iter().flat_map(|subject| &subject.findings) {
         assert!(RULES.iter().any(|(rule, _)| *rule == finding.rule), "{finding:?}");
         assert!(!finding.message.is_empty());
