@@ -49,7 +49,7 @@ impl Agent {
         let source = format!("replay:{}", self.replay.display());
         let source = source.parse().context("the replay source")?;
         let mut config = RunConfig::new(self.gateway_url.clone(), self.node.clone(), source);
-        config.interval = self.interval;
+        (config.interval, config.engine_interval) = (self.interval, self.interval);
         let app = App::build(config).with_context(|| format!("agent of {}", self.node))?;
         let stop = CancellationToken::new();
         let task = tokio::spawn(app.run(stop.clone()));

@@ -16,6 +16,7 @@ use shared::identity::ScaledObjectKey;
 use shared::time::Timestamp;
 
 use crate::cluster::{Cluster, MEMORY_TOTAL_MIB, Pod};
+use crate::engines::Engines;
 
 /// What Kubernetes knows about the ScaledObject.
 #[derive(Clone, Debug)]
@@ -38,17 +39,19 @@ pub struct Feed {
     scaled_object: ScaledObject,
     directory: PathBuf,
     replays: Vec<(PathBuf, File)>,
+    engines: Engines,
     written: Option<u64>,
 }
 
 impl Feed {
-    /// Files in `folder`, with the cluster's first state in them.
+    /// Files in `folder`, and `engines` if there are any, with the cluster's first state in them.
     ///
     /// # Errors
     /// When a file cannot be written.
     pub fn create(
         folder: &Path,
         scaled_object: ScaledObject,
+        engines: Engines,
         cluster: &Cluster,
         now: Timestamp,
     ) -> io::Result<Self> {
@@ -61,6 +64,7 @@ impl Feed {
             scaled_object,
             directory: folder.join("directory.yaml"),
             replays: replays.collect::<io::Result<_>>()?,
+            engines,
             written: None,
         };
         feed.write(cluster, now)?;
@@ -88,6 +92,7 @@ impl Feed {
             fs::rename(&next, &self.directory)?;
             self.written = Some(cluster.revision());
         }
+        self.engines.show(cluster);
         for (node, (_, file)) in self.replays.iter_mut().enumerate() {
             let line = replay_line(&self.scaled_object.key.namespace, cluster, node);
             file.write_all(format!("{line}\n").as_bytes())?;
@@ -98,7 +103,8 @@ impl Feed {
     fn directory_text(&self, cluster: &Cluster, now: Timestamp) -> String {
         let ScaledObject { key, min, max, cooldown, metadata } = &self.scaled_object;
         let deployment = &cluster.plan().deployment;
-        let pods: String = cluster.pods().iter().map(|pod| pod_entry(cluster, pod, now)).collect();
+        let pods: String =
+            cluster.pods().iter().map(|pod| self.pod_entry(cluster, pod, now)).collect();
         format!(
             "\
 workloads:
@@ -127,19 +133,23 @@ scaledObjects:
             metadata = json!(metadata),
         )
     }
-}
 
-fn pod_entry(cluster: &Cluster, pod: &Pod, now: Timestamp) -> String {
-    let (name, node) = (&pod.name, cluster.node_of(pod));
-    let readiness = match pod.ready_since {
-        Some(since) if since < Timestamp::START => "ready: true".to_owned(),
-        Some(since) => format!("ready: true, readyForSeconds: {}", now.since(since).as_secs()),
-        None => {
-            let age = now.since(pod.created).as_secs();
-            format!("ready: false, unreadyForSeconds: {age}, ageSeconds: {age}")
-        }
-    };
-    format!("\n      {{name: {name}, uid: {name}-uid, node: {node}, {readiness}}},")
+    fn pod_entry(&self, cluster: &Cluster, pod: &Pod, now: Timestamp) -> String {
+        let (name, node) = (&pod.name, cluster.node_of(pod));
+        let readiness = match pod.ready_since {
+            Some(since) if since < Timestamp::START => "ready: true".to_owned(),
+            Some(since) => format!("ready: true, readyForSeconds: {}", now.since(since).as_secs()),
+            None => {
+                let age = now.since(pod.created).as_secs();
+                format!("ready: false, unreadyForSeconds: {age}, ageSeconds: {age}")
+            }
+        };
+        let engine = self.engines.address(pod.slot).map_or_else(String::new, |address| {
+            let (ip, port) = (address.ip(), address.port());
+            format!(", ip: {ip}, annotations: {{prometheus.io/port: '{port}'}}")
+        });
+        format!("\n      {{name: {name}, uid: {name}-uid, node: {node}, {readiness}{engine}}},")
+    }
 }
 
 /// One line of the replay format: all GPUs of a node, as they are now.
@@ -164,20 +174,7 @@ fn replay_line(namespace: &str, cluster: &Cluster, node: usize) -> Value {
             "holders": Vec::from_iter(holders),
         })
     });
-    let devices = Vec::from_iter(devices);
-    if cluster.plan().slots.is_none() {
-        return json!({"at_ms": 0, "devices": devices});
-    }
-    let pods = cluster.pods().iter().filter(|pod| cluster.node_of(pod) == name);
-    let engines = pods.filter_map(|pod| {
-        let requests = pod.requests?;
-        let metrics = json!({
-            "requests_running": hundredths(requests.running),
-            "requests_waiting": hundredths(requests.waiting),
-        });
-        Some(json!({"namespace": namespace, "pod": pod.name, "metrics": metrics}))
-    });
-    json!({"at_ms": 0, "devices": devices, "engines": Vec::from_iter(engines)})
+    json!({"at_ms": 0, "devices": Vec::from_iter(devices)})
 }
 
 fn hundredths(value: f64) -> f64 {
@@ -211,7 +208,9 @@ mod tests {
         let second = |second: i64| Timestamp::from_millis(second * 1_000);
         let folder = tempfile::tempdir().unwrap();
         let mut cluster = Cluster::new(plan, 1, 0.0);
-        let mut feed = Feed::create(folder.path(), scaled_object, &cluster, second(0)).unwrap();
+        let mut feed =
+            Feed::create(folder.path(), scaled_object, Engines::default(), &cluster, second(0))
+                .unwrap();
         cluster.scale(2, second(1));
         cluster.tick(60.0, second(2));
         feed.write(&cluster, second(2)).unwrap();

@@ -27,6 +27,9 @@ pub mod cluster;
 /// What waits in front of the pods, as a page of metrics.
 pub mod router;
 
+/// The pods' engines, as pages of metrics.
+pub mod engines;
+
 /// The files through which gateway and agents see the cluster.
 pub mod feed;
 

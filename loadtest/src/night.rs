@@ -1,5 +1,6 @@
 //! The second story: users go home, the workload goes to zero, and the router's queue wakes it,
-//! with a model that loads for longer than KEDA's cooldown.
+//! with a model that loads for longer than KEDA's cooldown. What its replicas have to do is read at
+//! the pages of their engines.
 //!
 //! It goes by what happens, not by the clock: each part lasts until it is over, or is given up.
 
@@ -30,7 +31,7 @@ const SLOTS: f64 = 16.0;
 const DAY: f64 = 24.0;
 const MORNING: f64 = 40.0;
 /// A replica should run 8 requests, and have 5 waiting at most.
-const METRIC: &str = "requests_waiting:5,requests_running:8";
+const METRIC: &str = "vllm:num_requests_waiting:5,vllm:num_requests_running:8";
 /// Replicas by day, and what the morning needs: 24 / 8, 40 / 8.
 const BY_DAY: u32 = 3;
 /// What the morning's requests need.

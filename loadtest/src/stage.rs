@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agents::Agent;
 use crate::caller::Caller;
 use crate::cluster::{Cluster, Plan};
+use crate::engines::Engines;
 use crate::feed::{Feed, ScaledObject};
 use crate::pace;
 
@@ -92,10 +93,12 @@ impl Stage {
         let clock = Clock::start();
         let folder = tempfile::tempdir().context("a temporary folder")?;
         let Setup { scaled_object, plan, replicas, load, demand_allow } = setup;
+        let pages = plan.slots.map_or(0, |_| plan.nodes.len() * plan.gpus_per_node);
+        let engines = Engines::start(pages).await?;
         let cluster = Cluster::new(plan, replicas, load);
         let key = scaled_object.key.clone();
         let reference = reference(&scaled_object);
-        let feed = Feed::create(folder.path(), scaled_object, &cluster, clock.now())?;
+        let feed = Feed::create(folder.path(), scaled_object, engines, &cluster, clock.now())?;
 
         let mut config = ServeConfig::local(feed.directory().to_owned());
         config.demand_allow = demand_allow;
