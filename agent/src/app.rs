@@ -20,11 +20,11 @@ use tracing::{info, warn};
 /// The subcommands that show the node here.
 pub mod alone;
 
-use crate::collector::Collector;
+use crate::collector::{Collector, Newest};
 use crate::config::RunConfig;
 use crate::config::alone::ReadConfig;
 use crate::config::owners::OwnerConfig;
-use crate::device::SourceSpec;
+use crate::device::{self, SourceSpec};
 use crate::engine::scrape::Limits;
 use crate::engine::{DEFAULT_INTERVAL, Engines, Scraper};
 use crate::local;
@@ -160,18 +160,8 @@ impl App {
             info!(node = %self.node, %gateway, "agent starts");
             uplinks.spawn(uplink.run(gateway));
         }
-        let is_briefed = !uplinks.is_empty() && self.collector.kubelet.is_some();
-        let mut briefs = self.briefs.subscribe();
-        let collector = tokio::spawn(async move {
-            // Until then holders of shared devices are guessed, where another agent may have just
-            // measured them.
-            let brief = briefs.wait_for(Option::is_some);
-            if is_briefed {
-                let waited = tokio::time::timeout(BRIEF_PATIENCE, brief);
-                shutdown.run_until_cancelled(waited).await.map(drop);
-            }
-            self.collector.run(clock, newest, shutdown).await
-        });
+        let briefs = (!uplinks.is_empty()).then(|| self.briefs.subscribe());
+        let collector = tokio::spawn(collect(self.collector, briefs, clock, newest, shutdown));
         let collected = collector.await.context("collector");
         no_more_tries.cancel();
         serving.cancel();
@@ -214,6 +204,25 @@ fn collector(
         handovers: Handovers::default(),
         interval: config.interval,
     })
+}
+
+/// Runs the collector, once there is a first brief where gateways send some, but waits not for
+/// ever: without it, holders of shared devices are guessed where another agent may just have
+/// measured them.
+async fn collect(
+    collector: Collector,
+    briefs: Option<watch::Receiver<Option<Arc<Brief>>>>,
+    clock: Clock,
+    newest: watch::Sender<Newest>,
+    shutdown: CancellationToken,
+) -> Result<(), device::Error> {
+    if let Some(mut briefs) = briefs.filter(|_| collector.kubelet.is_some()) {
+        let first = tokio::time::timeout(BRIEF_PATIENCE, briefs.wait_for(Option::is_some));
+        if let Some(Err(_)) = shutdown.run_until_cancelled(first).await {
+            info!("no gateway says what pods there are, starting without");
+        }
+    }
+    collector.run(clock, newest, shutdown).await
 }
 
 fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {

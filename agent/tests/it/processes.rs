@@ -1,7 +1,6 @@
 //! Pids and the pods they run in, read from a tree that stands for `/proc`.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 use agent::device::{Observation, ObservedProcess, Processes};
