@@ -143,13 +143,13 @@ fn processes_are_looked_at_and_named_by_the_newest_brief() {
 
 /// Otherwise a shared card would be split equally until names are known.
 #[tokio::test(start_paused = true)]
-async fn where_processes_are_to_be_named_the_first_frame_waits_a_second_for_the_brief() {
+async fn where_processes_are_to_be_named_the_first_frame_waits_some_seconds_for_the_brief() {
     let tree = Tree::new();
     tree.process(100, 1, cgroup(P1, A));
     let named = || Some(brief(vec![briefed("llm", P1, &[("main", A)])]));
     for (has_processes, comes_after, is_named, waited) in [
         (true, Some(900), true, 900),
-        (true, Some(2_000), false, 1_000),
+        (true, Some(4_000), false, 3_000),
         // Nobody will ever brief it.
         (true, None, false, 0),
         (false, Some(900), false, 0),
