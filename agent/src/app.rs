@@ -20,11 +20,11 @@ use tracing::{info, warn};
 /// The subcommands that show the node here.
 pub mod alone;
 
-use crate::collector::{Collector, Newest};
+use crate::collector::Collector;
 use crate::config::RunConfig;
 use crate::config::alone::ReadConfig;
 use crate::config::owners::OwnerConfig;
-use crate::device::{self, SourceSpec};
+use crate::device::SourceSpec;
 use crate::engine::scrape::Limits;
 use crate::engine::{DEFAULT_INTERVAL, Engines, Scraper};
 use crate::local;
