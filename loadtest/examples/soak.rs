@@ -456,6 +456,9 @@ async fn soak(seconds: u64) -> anyhow::Result<Vec<String>> {
     Ok(problems(&rows, &last, &calls))
 }
 
+/// What of a row must not grow.
+type Figure = fn(&Row) -> f64;
+
 /// The last row, once what left has been seen to be gone.
 async fn settled(gateway: &Gateway, second: u64) -> anyhow::Result<Row> {
     let deadline = Instant::now() + SETTLE;
@@ -477,7 +480,7 @@ fn problems(rows: &[Row], last: &Row, calls: &Calls) -> Vec<String> {
     }
     let (early, late) = (&rows[span..2 * span], &rows[rows.len() - span..]);
     let mut problems = Vec::new();
-    let figures: [(&str, fn(&Row) -> f64); 4] = [
+    let figures: [(&str, Figure); 4] = [
         ("the gateway's memory, MiB", |row| row.gateway),
         ("the load's memory, MiB", |row| row.load),
         ("series", |row| row.series as f64),
