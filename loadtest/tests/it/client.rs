@@ -1,5 +1,6 @@
 //! KEDA's side of one ScaledObject, asked all the time, and everything it was told.
 
+use std::error::Error as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -75,15 +76,23 @@ pub(crate) enum Excused {
     No,
     /// It is not known now, and that is what is said.
     Unavailable,
+    /// The gateway may be away too: a connection it has closed is an error of the client's own,
+    /// which KEDA's client also calls UNAVAILABLE and this one does not.
+    Away,
     /// The line is broken, and any error comes from there.
     Any,
 }
 
 impl Excused {
-    fn is(self, code: Code) -> bool {
+    fn is(self, status: &Status) -> bool {
+        let is_unavailable = status.code() == Code::Unavailable;
         match self {
             Self::No => false,
-            Self::Unavailable => code == Code::Unavailable,
+            Self::Unavailable => is_unavailable,
+            Self::Away => {
+                let cause = status.source();
+                is_unavailable || cause.is_some_and(|cause| cause.is::<tonic::transport::Error>())
+            }
             Self::Any => true,
         }
     }
@@ -113,14 +122,14 @@ impl Watched {
                 match &value {
                     Ok(value) if values.contains(value) => {}
                     Ok(value) => wrong.push(format!("value {value}")),
-                    Err(status) if excused.is(status.code()) => {}
+                    Err(status) if excused.is(status) => {}
                     Err(status) => wrong.push(format!("GetMetrics {status:?}")),
                 }
                 newest_in.send_replace(Some(value.map_err(|status| status.code())));
-                match client.is_active().await {
+                match &client.is_active().await {
                     Ok(true) => {}
                     Ok(false) => wrong.push("inactive".into()),
-                    Err(status) if excused.is(status.code()) => {}
+                    Err(status) if excused.is(status) => {}
                     Err(status) => wrong.push(format!("IsActive {status:?}")),
                 }
                 stopped.run_until_cancelled(sleep(ASK_EVERY)).await;

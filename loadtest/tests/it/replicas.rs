@@ -229,8 +229,7 @@ async fn a_rolling_restart_of_all_replicas_under_load_is_never_heard() {
     let mut watched: BTreeMap<usize, Watched> = BTreeMap::new();
     for (number, replica) in cluster.replicas.iter().enumerate() {
         let name = &replica.process.name;
-        let watch =
-            Watched::start(name, cluster.client(replica), &[expected], Excused::Unavailable);
+        let watch = Watched::start(name, cluster.client(replica), &[expected], Excused::Away);
         watched.insert(number, watch);
     }
     let stop = CancellationToken::new();
@@ -290,7 +289,7 @@ async fn a_new_replica_is_not_ready_until_it_has_heard_of_every_pod() {
     cluster.agents[silent].signal("STOP");
     let third = cluster.next_replica();
     let client = cluster.client(&third);
-    let mut watched = Watched::start("third", client, &[expected], Excused::Unavailable);
+    let mut watched = Watched::start("third", client, &[expected], Excused::Away);
     let heard = async || match third.metric("gpu_gateway_agent_sessions").await {
         Ok(open) if open >= 3.0 => Ok(()),
         other => Err(format!("{other:?}")),
