@@ -63,6 +63,7 @@ pub struct App {
     fleet: Arc<Fleet>,
     answers: Arc<Answers>,
     demands: Arc<Demands>,
+    connection_age: Duration,
     clock: Clock,
 }
 
@@ -107,6 +108,7 @@ impl App {
             fleet,
             answers,
             demands,
+            connection_age: config.connection_age,
             clock,
         })
     }
@@ -139,7 +141,9 @@ impl App {
         let asks = self.answers.asks();
         let counts = ingest_counts;
         let ingest = Ingest::new(fleet, directory, asks, self.clock, counts, shutdown.clone());
-        let scaler = Scaler::new(self.answers.clone(), calls, shutdown.clone());
+        // Replicas that were started together do not send their clients away together.
+        let age = self.connection_age.mul_f64(0.75 + 0.25 * fastrand::f64());
+        let scaler = Scaler::new(self.answers.clone(), calls, age, shutdown.clone());
         let pages = Pages::new(self.answers.clone(), metrics, shutdown.clone());
 
         let tasks = TaskTracker::new();
@@ -153,6 +157,7 @@ impl App {
 
         let keda = server()
             .timeout(CALL_WITHIN)
+            .max_connection_age(age)
             .add_service(
                 ExternalScalerServer::new(scaler).max_decoding_message_size(MAX_KEDA_BYTES),
             )

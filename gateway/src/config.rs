@@ -103,6 +103,23 @@ pub struct Serve {
         value_parser = origin
     )]
     pub demand_allow: Vec<String>,
+    /// KEDA's connections are asked to end, and its streams end with OK, when they are about this
+    /// old, so that new replicas are met; at least 1m
+    #[arg(
+        long,
+        env = "GPU_GATEWAY_CONNECTION_AGE",
+        default_value = "30m",
+        value_name = "DURATION",
+        value_parser = connection_age
+    )]
+    pub connection_age: Duration,
+}
+
+/// KEDA waits 2 s before it opens a stream again; what is younger would be away too often.
+const LEAST_CONNECTION_AGE: Duration = Duration::from_mins(1);
+
+fn connection_age(text: &str) -> Result<Duration, String> {
+    number::duration(text, LEAST_CONNECTION_AGE..=Duration::from_hours(24))
 }
 
 /// An origin as demand endpoints are compared with it: always with its port.
@@ -274,6 +291,8 @@ pub struct ServeConfig {
     pub profiles: Option<PathBuf>,
     /// Origins of demand endpoints that are read whatever their namespace and address.
     pub demand_allow: Vec<String>,
+    /// How old KEDA's connections and streams become, give or take a quarter.
+    pub connection_age: Duration,
 }
 
 /// How the Kubernetes API is used.
@@ -306,6 +325,7 @@ impl ServeConfig {
             agent_auth: AgentAuth::None,
             profiles: None,
             demand_allow: Vec::new(),
+            connection_age: Duration::from_mins(30),
         }
     }
 }
@@ -322,6 +342,7 @@ impl TryFrom<Serve> for ServeConfig {
             agent_auth,
             profiles,
             demand_allow,
+            connection_age,
             ..
         } = serve;
         if let Some(name) = serve.namespaces.iter().find(|name| !is_name(name)) {
@@ -351,6 +372,7 @@ impl TryFrom<Serve> for ServeConfig {
             agent_auth,
             profiles,
             demand_allow,
+            connection_age,
         })
     }
 }

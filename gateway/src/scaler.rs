@@ -46,6 +46,7 @@ pub struct Scaler {
     answers: Arc<Answers>,
     calls: Calls,
     logged: Arc<Mutex<Option<Timestamp>>>,
+    age: Duration,
     shutdown: CancellationToken,
 }
 
@@ -179,9 +180,21 @@ fn spec_message(spec: &spec::MetricSpec) -> GetMetricSpecResponse {
 }
 
 impl Scaler {
-    /// Serves `answers`; streams end when `shutdown` is cancelled.
-    pub fn new(answers: Arc<Answers>, calls: Calls, shutdown: CancellationToken) -> Self {
-        Self { answers, calls, logged: Arc::default(), shutdown }
+    /// Serves `answers`; streams end when `shutdown` is cancelled, and when they are somewhat
+    /// older than `age`, at which their connection is asked to end.
+    pub fn new(
+        answers: Arc<Answers>,
+        calls: Calls,
+        age: Duration,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self { answers, calls, logged: Arc::default(), age, shutdown }
+    }
+
+    /// How long a stream may be open: one that was opened with its connection ends after the
+    /// client was told to make another, and not all end at once.
+    fn life(&self) -> Duration {
+        self.age.mul_f64(1.05 + 0.2 * fastrand::f64())
     }
 
     fn clock(&self) -> Clock {
@@ -277,7 +290,8 @@ impl ExternalScaler for Scaler {
         let trigger = self.answers.trigger_of(question(&reference)?)?;
         let open = self.calls.stream("StreamIsActive");
         let standing = stream::Standing { reference, demand: trigger.demand };
-        let stream = stream::activity(self.answers.clone(), standing, self.shutdown.clone(), open);
+        let end = stream::End { life: self.life(), shutdown: self.shutdown.clone() };
+        let stream = stream::activity(self.answers.clone(), standing, end, open);
         Ok(Response::new(stream))
     }
 
@@ -289,7 +303,8 @@ impl ExternalScaler for Scaler {
     ) -> Result<Response<Self::StreamMetricSpecStream>, Status> {
         let specs = self.specs(request.get_ref())?;
         let open = self.calls.stream("StreamMetricSpec");
-        Ok(Response::new(stream::once(specs, self.shutdown.clone(), open)))
+        let end = stream::End { life: self.life(), shutdown: self.shutdown.clone() };
+        Ok(Response::new(stream::once(specs, end, open)))
     }
 }
 

@@ -3,7 +3,8 @@
 //! Guarantees: one `true` on opening if the workload is active, then one on every edge from
 //! inactive to active; never `false`, never a tick, never a backlog. What is not known is no edge.
 //! Only while the target is known to be at zero is a `true` repeated a few times, because KEDA may
-//! have dropped it. Streams end with OK at shutdown and free everything when the client leaves.
+//! have dropped it. Streams end with OK at shutdown and when they have become old, and free
+//! everything when the client leaves.
 //! However many there are, looking leaves calls their room: a stream then looks less often, but
 //! once a second.
 
@@ -53,6 +54,20 @@ impl Standing {
     }
 }
 
+/// When a stream ends, with OK, if its client does not leave before.
+pub(super) struct End {
+    /// How long it may be open: KEDA comes back, perhaps to a newer replica.
+    pub(super) life: Duration,
+    /// Ends it at once.
+    pub(super) shutdown: CancellationToken,
+}
+
+impl End {
+    async fn not_after(self, stream: impl Future<Output = ()>) {
+        self.shutdown.run_until_cancelled(timeout(self.life, stream)).await;
+    }
+}
+
 /// What was last known and said on one stream.
 #[derive(Debug, Default)]
 struct Edge {
@@ -85,12 +100,12 @@ impl Edge {
 pub(super) fn activity(
     answers: Arc<Answers>,
     standing: Standing,
-    shutdown: CancellationToken,
+    end: End,
     open: OpenStream,
 ) -> ReceiverStream<Result<IsActiveResponse, Status>> {
     let (messages, stream) = mpsc::channel(1);
     tokio::spawn(async move {
-        shutdown.run_until_cancelled(follow(&answers, &standing, &messages, &open)).await;
+        end.not_after(follow(&answers, &standing, &messages, &open)).await;
         drop(open);
     });
     ReceiverStream::new(stream)
@@ -172,7 +187,7 @@ async fn changed(demand: &mut Option<watch::Receiver<()>>) {
 /// Says the specs once and holds the stream open: targets change only with the metadata.
 pub(super) fn once(
     specs: GetMetricSpecResponse,
-    shutdown: CancellationToken,
+    end: End,
     open: OpenStream,
 ) -> ReceiverStream<Result<GetMetricSpecResponse, Status>> {
     let (messages, stream) = mpsc::channel(1);
@@ -180,7 +195,7 @@ pub(super) fn once(
         let _open = open;
         // The client may be gone already.
         messages.send(Ok(specs)).await.ok();
-        shutdown.run_until_cancelled(messages.closed()).await;
+        end.not_after(messages.closed()).await;
     });
     ReceiverStream::new(stream)
 }

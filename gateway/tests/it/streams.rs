@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gateway::config::ServeConfig;
 use proto::keda::IsActiveResponse;
 use shared::metric::Metric;
 use shared::reading::Reading;
@@ -383,4 +384,28 @@ async fn a_connection_that_says_nothing_cannot_hold_up_the_shutdown() {
     ends(&mut stream).await.expect("with OK");
     gateway.has_stopped().await.unwrap();
     drop(silent);
+}
+
+/// A client that never leaves would never meet a newer replica.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_connection_is_left_and_its_streams_end_with_ok() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("directory.yaml");
+    std::fs::write(&file, ONE_POD).unwrap();
+    let mut config = ServeConfig::local(file);
+    config.connection_age = Duration::from_secs(1);
+    let gateway = TestGateway::try_start_with(folder, config).await.unwrap();
+    let _agent = gateway.agent(Node::new("n1").with(gpu("u1", "ai/vllm-0", 60.0))).await;
+    let trigger = gateway.trigger("ai/vllm-so", &[]).await;
+    trigger.becomes(60.0).await;
+    for _ in 0..2 {
+        let mut stream = eventually("a stream", async || trigger.stream().await).await;
+        let mut specs = eventually("specs", async || trigger.spec_stream().await).await;
+        ends(&mut stream).await.expect("with OK");
+        soon("the specs", specs.message()).await.unwrap().unwrap();
+        let end = soon("the specs' end", specs.message()).await;
+        assert!(end.unwrap().is_none(), "with OK");
+        trigger.becomes(60.0).await;
+    }
+    streams_are(&gateway, 0.0).await;
 }

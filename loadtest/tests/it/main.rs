@@ -4,11 +4,13 @@
 
 mod attribution;
 mod changing_hands;
+mod client;
 mod demo;
 mod doctor;
 mod engines;
 #[path = "../../../agent/tests/it/fake_nvml.rs"]
 mod fake_nvml;
+mod faults;
 mod fuzz;
 mod holders;
 #[path = "../../../agent/tests/it/kubelet_server.rs"]
@@ -19,7 +21,9 @@ mod night;
 mod nodes;
 mod nvml;
 mod processes;
+mod proxy;
 mod recordings;
+mod replicas;
 mod scene;
 #[expect(dead_code, reason = "the agent's own tests use the rest of it")]
 #[path = "../../../agent/tests/it/site.rs"]

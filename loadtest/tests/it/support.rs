@@ -1,5 +1,6 @@
 //! The real binaries as children of the tests, and what they are asked.
 
+use std::fmt::Debug;
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,8 @@ use std::time::Duration;
 use proto::keda::external_scaler_client::ExternalScalerClient;
 use proto::keda::{GetMetricsRequest, MetricValue, ScaledObjectRef};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use crate::fake_nvml::cargo;
@@ -35,7 +38,7 @@ pub(crate) fn binaries() -> PathBuf {
     BUILT.get_or_init(build).clone()
 }
 
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
@@ -50,16 +53,48 @@ pub(crate) struct Gateway {
 impl Gateway {
     /// A gateway whose cluster is the file `directory`.
     pub(crate) fn start(binaries: &Path, folder: &TempDir, directory: &str) -> Self {
-        let [keda, uplink, http] = [free_address(), free_address(), free_address()];
+        fs::write(folder.path().join("directory.yaml"), directory).unwrap();
+        let command = Command::new(binaries.join("gpu-gateway"));
+        let addresses = [free_address(), free_address(), free_address()];
+        Self::start_at(addresses, "gpu-gateway", command, folder)
+    }
+
+    /// A gateway by `command`, which still lacks its arguments, for KEDA, agents and HTTP at
+    /// `addresses`; the folder's directory.yaml is its cluster.
+    pub(crate) fn start_at(
+        [keda, uplink, http]: [SocketAddr; 3],
+        name: &str,
+        mut command: Command,
+        folder: &TempDir,
+    ) -> Self {
         let file = folder.path().join("directory.yaml");
-        fs::write(&file, directory).unwrap();
-        let mut command = Command::new(binaries.join("gpu-gateway"));
         command
             .args(["serve", "--http-listen", &http.to_string()])
             .args(["--keda-listen", &keda.to_string()])
             .args(["--agent-listen", &uplink.to_string()])
             .args(["--directory", &format!("file:{}", file.display())]);
-        Self { process: Process::start("gpu-gateway", command, folder), keda, uplink, http }
+        Self { process: Process::start(name, command, folder), keda, uplink, http }
+    }
+
+    /// Where it listens: for KEDA, agents and HTTP.
+    pub(crate) fn addresses(&self) -> [SocketAddr; 3] {
+        [self.keda, self.uplink, self.http]
+    }
+
+    /// Whether it says that it is ready; an error if it cannot be asked.
+    pub(crate) async fn is_ready(&self) -> std::io::Result<bool> {
+        Ok(get(self.http, "/readyz").await?.starts_with("HTTP/1.1 200"))
+    }
+
+    /// The sum of all series of `metric`.
+    pub(crate) async fn metric(&self, metric: &str) -> std::io::Result<f64> {
+        let page = get(self.http, "/metrics").await?;
+        let values = page.lines().filter_map(|line| {
+            let (series, value) = line.rsplit_once(' ')?;
+            let name = series.split('{').next()?;
+            (name == metric).then(|| value.parse::<f64>().unwrap())
+        });
+        Ok(values.sum())
     }
 
     /// The first value that KEDA would get.
@@ -103,6 +138,34 @@ impl Gateway {
     }
 }
 
+/// GET over HTTP, head and body.
+async fn get(address: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut socket = TcpStream::connect(address).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+/// Asks `check` until it says yes, and returns what it says.
+///
+/// # Panics
+/// When it has not done so within [`PATIENCE`]; the message has the last no.
+pub(crate) async fn eventually<T, E: Debug>(
+    what: &str,
+    mut check: impl AsyncFnMut() -> Result<T, E>,
+) -> T {
+    let start = Instant::now();
+    loop {
+        match check().await {
+            Ok(yes) => return yes,
+            Err(no) => assert!(start.elapsed() < PATIENCE, "not so in time: {what}: {no:?}"),
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// The ScaledObject `ml/NAME` with a target of 50 % and `more` metadata.
 pub(crate) fn scaled_object(name: &str, more: &[(&str, &str)]) -> ScaledObjectRef {
     let metadata = [("targetGpuUtilization", "50")].iter().chain(more);
@@ -124,18 +187,18 @@ pub(crate) fn run_agent(binaries: &Path, gateway: &Gateway, node: &str) -> Comma
 
 /// A child that does not outlive the test.
 pub(crate) struct Process {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    pub(crate) fn start(name: &'static str, mut command: Command, folder: &TempDir) -> Self {
+    pub(crate) fn start(name: &str, mut command: Command, folder: &TempDir) -> Self {
         let log = folder.path().join(format!("{name}.log"));
         let file = File::create(&log).unwrap();
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn();
         let child = child.unwrap();
-        Self { name, child, log }
+        Self { name: name.to_owned(), child, log }
     }
 
     pub(crate) fn log(&self) -> String {
@@ -145,8 +208,18 @@ impl Process {
 
     /// Sends SIGTERM and waits for the end.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
-        let signal = format!("kill -TERM {}", self.child.id());
+        self.signal("TERM");
+        self.ended().await
+    }
+
+    /// Sends a signal, such as `KILL`.
+    pub(crate) fn signal(&self, name: &str) {
+        let signal = format!("kill -{name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &signal]).status().unwrap().success());
+    }
+
+    /// Waits for the end.
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
