@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gateway::config::ServeConfig;
 use tokio::time::sleep;
 use tonic::Code;
 
@@ -224,6 +225,26 @@ async fn errors_at_the_start_name_the_place() {
         assert!(error.contains("directory.yaml"), "the file: {error}");
         for word in words {
             assert!(error.contains(word), "{word} in {error}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_may_never_end_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let file = folder.path().join("directory.yaml");
+    std::fs::write(&file, ONE_POD).unwrap();
+    for odd in [&*pipe, "/dev/zero".as_ref()] {
+        let of_directory = ServeConfig::local(odd.into());
+        let profiles = Some(odd.into());
+        let of_profiles = ServeConfig { profiles, ..ServeConfig::local(file.clone()) };
+        for config in [of_directory, of_profiles] {
+            let folder = tempfile::tempdir().unwrap();
+            let started = TestGateway::try_start_with(folder, config).await;
+            let error = format!("{:#}", started.err().expect("it is refused"));
+            assert!(error.contains(&format!("{}: is no regular file", odd.display())), "{error}");
         }
     }
 }

@@ -26,10 +26,11 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// When it cannot be read, is no regular file, is larger or is not UTF-8.
 pub fn text(path: &Path, most: u64) -> io::Result<(Metadata, String)> {
     let file = open(path)?;
-    let mut text = String::new();
-    (&file).take(most.saturating_add(1)).read_to_string(&mut text)?;
-    if text.len() as u64 > most {
+    let mut bytes = Vec::new();
+    (&file).take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
         return Err(io::Error::other(format!("more than {most} bytes")));
     }
+    let text = String::from_utf8(bytes).map_err(|_| io::Error::other("is not UTF-8"))?;
     Ok((file.metadata()?, text))
 }
