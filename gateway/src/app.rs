@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use proto::keda::external_scaler_server::ExternalScalerServer;
 use proto::uplink::uplink_server::UplinkServer;
-use shared::process::Clock;
+use shared::process::{Clock, file};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -34,6 +34,9 @@ use crate::http::metrics::Metrics;
 use crate::ingest::{self, Ingest};
 use crate::scaler::{self, Scaler};
 use crate::trigger::profile::Profiles;
+
+/// Bytes a file of profiles may have.
+const MAX_PROFILES: u64 = 16 << 20;
 
 /// How long shutdown may take.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -77,8 +80,8 @@ impl App {
         let profiles = match &config.profiles {
             None => Profiles::default(),
             Some(path) => {
-                let text =
-                    std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+                let text = file::text(path, MAX_PROFILES);
+                let (_, text) = text.with_context(|| path.display().to_string())?;
                 Profiles::load(&text).with_context(|| path.display().to_string())?
             }
         };

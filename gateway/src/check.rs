@@ -46,6 +46,7 @@ pub const RULES: &[(&str, &str)] = &[
     ("never-zero", "minimum 0 that is never reached"),
     ("no-effect", "a key that does nothing here"),
     ("no-wake", "minimum 0 and no trigger that can wake it"),
+    ("not-checked", "nothing to check, or a kind or apiVersion that KEDA does not know"),
     ("not-ours", "an external trigger of another scaler"),
     ("one-pod", "an aggregation in which one pod speaks for all"),
     ("only-trigger", "heat, clocks or throughput as the only trigger"),
@@ -109,7 +110,7 @@ pub struct TriggerRef {
 pub struct Subject {
     /// The source's name.
     pub file: String,
-    /// `ScaledObject ai/vllm`; `None` where a document cannot be read.
+    /// `ScaledObject ai/vllm`; `None` where there is none, or a document cannot be read.
     pub object: Option<String>,
     /// What was found.
     pub findings: Vec<Finding>,
@@ -118,7 +119,7 @@ pub struct Subject {
 /// Everything that was looked at, in the order of the texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Objects, and documents that cannot be read.
+    /// Objects, and documents that cannot be read or are nearly objects.
     pub subjects: Vec<Subject>,
 }
 
@@ -146,7 +147,8 @@ pub struct Known<'a> {
     pub demand_allow: &'a [String],
 }
 
-/// Checks every ScaledObject and ScaledJob in `sources`; other kinds are passed over.
+/// Checks every ScaledObject and ScaledJob in `sources`; other kinds are passed over, unless there
+/// is nothing else in any of the texts.
 pub fn check(sources: &[Source], known: &Known<'_>) -> Report {
     let subjects = sources.iter().flat_map(|source| {
         manifest::parse(&source.text).into_iter().map(|parsed| {
@@ -154,6 +156,10 @@ pub fn check(sources: &[Source], known: &Known<'_>) -> Report {
             let object = match parsed {
                 Parsed::Unreadable { message } => {
                     findings.add(Severity::Error, "yaml", None, message);
+                    None
+                }
+                Parsed::NotChecked { message } => {
+                    findings.warn("not-checked", None, message);
                     None
                 }
                 Parsed::Object(read) => {
@@ -167,7 +173,15 @@ pub fn check(sources: &[Source], known: &Known<'_>) -> Report {
             Subject { file: source.name.clone(), object, findings: findings.in_order() }
         })
     });
-    Report { subjects: subjects.collect() }
+    let mut subjects: Vec<_> = subjects.collect();
+    if subjects.is_empty() {
+        subjects.extend(sources.iter().map(|source| {
+            let mut findings = Findings::default();
+            findings.warn("not-checked", None, "there is no ScaledObject or ScaledJob in it");
+            Subject { file: source.name.clone(), object: None, findings: findings.in_order() }
+        }));
+    }
+    Report { subjects }
 }
 
 /// The findings about one object so far.

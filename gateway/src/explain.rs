@@ -302,6 +302,7 @@ fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
     let value_type = observed.target_type == observed::TargetType::Value;
     let held = workload.map_or_else(Vec::new, |workload| attribution(answers.fleet(), workload));
     let mut warnings = warnings(assessment, value_type);
+    warnings.extend(attribution::conflict(&held, &answers.fleet().conflicts()));
     warnings.extend(attribution::warnings(&held, trigger.parts.iter().map(|part| part.metric)));
     TriggerExplanation {
         metric: Some(metrics_of(trigger)),

@@ -13,7 +13,7 @@ pub mod unattributed;
 /// One tick of one node, indexed by pod.
 pub mod view;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,12 +27,15 @@ use shared::identity::{DeviceUuid, NodeName, PodKey};
 use shared::time::Timestamp;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use tracing::warn;
 
 use node::NodeState;
 use view::{Intervals, NodeView};
 
 /// Nodes the view holds; a further one is refused.
 pub const MAX_NODES: usize = 20_000;
+/// Lines of the log for devices newly claimed twice, at each look.
+const MAX_TOLD: usize = 8;
 /// How long a node without a session is still shown.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
@@ -51,7 +54,7 @@ pub struct Fleet {
 }
 
 /// A device that two nodes claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Conflict {
     /// The device.
     pub uuid: DeviceUuid,
@@ -218,7 +221,7 @@ impl Fleet {
             .map(|(uuid, nodes)| Conflict { uuid, nodes })
             .collect();
         conflicts.sort_by(|a, b| a.uuid.cmp(&b.uuid));
-        self.conflicts.store(Arc::new(conflicts));
+        tell_new(&self.conflicts.swap(Arc::new(conflicts.clone())), &conflicts);
         for node in gone {
             self.forget(&node);
         }
@@ -288,6 +291,15 @@ impl Fleet {
             }
             None => false,
         });
+    }
+}
+
+/// A conflict is told when it comes, not at every look.
+fn tell_new(before: &[Conflict], conflicts: &[Conflict]) {
+    let known: HashSet<&Conflict> = before.iter().collect();
+    let new = conflicts.iter().filter(|conflict| !known.contains(conflict));
+    for Conflict { uuid, nodes } in new.take(MAX_TOLD) {
+        warn!(%uuid, ?nodes, "a device is claimed by more than one node; only one can have it");
     }
 }
 

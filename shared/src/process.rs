@@ -1,5 +1,8 @@
 //! What both binaries do the same way: one clock, one log format, one way to be stopped.
 
+/// Files that are read whole.
+pub mod file;
+
 use std::io::IsTerminal as _;
 use std::time::SystemTime;
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use shared::frame::HolderSource;
 use shared::identity::{DeviceUuid, NodeName, PodKey};
 use shared::metric::Metric;
+use shared::process::file;
 use shared::reading::{Reading, Readings};
 use shared::time::Timestamp;
 
@@ -20,6 +21,9 @@ pub mod spec;
 
 use spec::Model;
 pub use spec::{Shape, Spec};
+
+/// Bytes the file of a shape may have: a level a second for some months.
+const MAX_BYTES: u64 = 64 << 20;
 
 /// Devices that exist only here.
 pub struct Simulated {
@@ -117,7 +121,7 @@ impl Curve {
                 Self::Sine { low: *low, high: *high, period: *period }
             }
             Shape::File(path) => {
-                let text = std::fs::read_to_string(path)
+                let (_, text) = file::text(path, MAX_BYTES)
                     .map_err(|error| Error::File { path: path.clone(), error })?;
                 let broken = |why| Error::Simulation(format!("{}: {why}", path.display()));
                 Self::Steps(spec::steps(&text).map_err(broken)?)

@@ -88,6 +88,11 @@ fn in_base_unit(unit: Unit, value: f64) -> f64 {
     }
 }
 
+/// To twelve digits: what comes after them is not measured but left over from arithmetic.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.11e}").parse().unwrap_or(value)
+}
+
 #[derive(Clone, Debug, EncodeLabelSet)]
 struct Build {
     version: &'static str,
@@ -188,7 +193,7 @@ struct Gauges<L>(Vec<(L, f64)>);
 impl<L: EncodeLabelSet + fmt::Debug> EncodeMetric for Gauges<L> {
     fn encode(&self, mut encoder: MetricEncoder) -> fmt::Result {
         for (labels, value) in &self.0 {
-            encoder.encode_family(labels)?.encode_gauge(value)?;
+            encoder.encode_family(labels)?.encode_gauge(&rounded(*value))?;
         }
         Ok(())
     }

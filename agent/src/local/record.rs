@@ -2,13 +2,15 @@
 //!
 //! Guarantees: what was recorded before is never overwritten unasked; each line is in the file as
 //! soon as it was taken; after a failed write the lines before are whole and nothing else is
-//! there.
+//! there. No reader is waited for.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -61,13 +63,14 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins a recording; a file that has something in it is emptied only if `force`.
+    /// Begins a recording; a file that has something in it is emptied only if `force`. A pipe that
+    /// is read from, which needs a runtime of tokio's, and a terminal or `/dev/null` are good too.
     ///
     /// # Errors
     /// When the file cannot be opened, or has something in it.
     pub fn create(path: &Path, force: bool) -> Result<Self, Error> {
         let open = |error| Error::Open { path: path.to_owned(), error };
-        let file = OpenOptions::new().create(true).append(true).open(path).map_err(open)?;
+        let file = writable(path).map_err(open)?;
         let there = file.metadata().map_err(open)?;
         if there.is_file() && there.len() > 0 {
             if !force {
@@ -133,6 +136,20 @@ impl Recording {
         }
         Ok(())
     }
+}
+
+/// Opens what can be written to at once. A pipe would make the opener wait for its reader.
+fn writable(path: &Path) -> io::Result<File> {
+    let there = std::fs::metadata(path).ok().map(|there| there.file_type());
+    if there.is_some_and(|kind| kind.is_fifo()) {
+        let sender = pipe::OpenOptions::new().open_sender(path);
+        let nobody = |_| io::Error::other("is no regular file, but a pipe that nobody reads");
+        return Ok(sender.map_err(nobody)?.into_blocking_fd()?.into());
+    }
+    if there.is_some_and(|kind| !kind.is_file() && !kind.is_char_device()) {
+        return Err(io::Error::other("is no regular file"));
+    }
+    OpenOptions::new().create(true).append(true).open(path)
 }
 
 /// Whether there is a newer frame before `end`.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use shared::frame::HolderSource;
+use shared::process::file;
 use shared::time::Timestamp;
 use tracing::{info, warn};
 
@@ -130,12 +131,8 @@ fn read(path: &Path) -> Result<(Stamp, Declared), Error> {
 
 fn text(path: &Path) -> Result<(Stamp, String), Error> {
     let read = |error| Error::Read { path: path.to_owned(), error };
-    let metadata = std::fs::metadata(path).map_err(read)?;
-    if metadata.len() > MAX_BYTES {
-        let why = format!("more than {MAX_BYTES} bytes");
-        return Err(Error::Broken { path: path.to_owned(), why });
-    }
-    Ok((stamp(&metadata), std::fs::read_to_string(path).map_err(read)?))
+    let (metadata, text) = file::text(path, MAX_BYTES).map_err(read)?;
+    Ok((stamp(&metadata), text))
 }
 
 fn parsed(path: &Path, text: &str) -> Result<Declared, Error> {

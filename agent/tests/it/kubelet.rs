@@ -101,7 +101,10 @@ async fn the_kubelets_word_is_who_holds_the_gpu() {
     assert_eq!(asked.holders(), Ok(vec!["p".to_owned()]));
     assert_eq!(asked.trouble(), None);
     let counts = asked.kubelet.counts();
-    assert_eq!((counts.lists, counts.failures, counts.unresolved), (1, [0; 7], [0; 7]));
+    assert_eq!(
+        (counts.lists, counts.failures, counts.unresolved),
+        (1, [0; Fault::ALL.len()], [0; 7])
+    );
     assert!(counts.age.is_some());
     assert_eq!(kubelet.asked(), 1);
 }

@@ -217,6 +217,12 @@ async fn the_doctor_says_where_the_way_from_the_kubelet_is_broken() {
         format!("# {name}: exit code {code}\n{text}\n")
     };
     let mut report = doctor("no socket", 1);
+    std::fs::create_dir(&settings.socket).unwrap();
+    report += &doctor("a folder", 1);
+    std::fs::remove_dir(&settings.socket).unwrap();
+    std::fs::write(&settings.socket, "").unwrap();
+    report += &doctor("a file", 1);
+    std::fs::remove_file(&settings.socket).unwrap();
     let kubelet = TestKubelet::start(&settings.socket, vec![gpu("p", G), gpu("q", G)]);
     report += &doctor("all is well", 0);
     for (name, code, mood) in [

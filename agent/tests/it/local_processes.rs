@@ -241,6 +241,63 @@ fn a_recording_does_not_overwrite_what_it_reads() {
     assert_eq!(fs::read_to_string(&file).unwrap(), text, "nothing of it is lost");
 }
 
+fn pipe(folder: &Path) -> PathBuf {
+    let pipe = folder.join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    pipe
+}
+
+/// Ended by the test's patience, should it not end by itself.
+fn said(code: i32, command: Command) -> String {
+    let (status, log) = Running::start(command).end();
+    assert_eq!(status.code(), Some(code), "{log}");
+    log
+}
+
+#[test]
+fn what_may_never_end_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pipe, link) = (pipe(folder.path()), folder.path().join("link"));
+    std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+    for file in [&*pipe, &link, Path::new("/dev/zero"), folder.path()] {
+        let file = file.display();
+        let replay = format!("replay:{file}");
+        let shape = format!("sim:shape=file:{file}");
+        for source in [&replay, &shape] {
+            let log = said(1, agent(["snapshot", "--source", source]));
+            assert!(log.contains(&format!("{file}: is no regular file")), "{log}");
+        }
+        let held = ["snapshot", "--source", SIMULATED, "--holders", &file.to_string()];
+        let log = said(1, agent(held));
+        assert!(log.contains(&format!("holders file {file}: is no regular file")), "{log}");
+        let (report, _) = ended(1, &mut agent(["doctor", "--source", &replay]));
+        let expected = format!("{file}: is no regular file\n\nnext: ls -l {file}\n");
+        assert!(report.ends_with(&expected), "{report}");
+    }
+}
+
+#[test]
+fn a_recording_waits_for_no_reader() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = pipe(folder.path());
+    let log = said(1, record(&pipe, &["--for", "1ms"]));
+    assert!(log.contains("is no regular file, but a pipe that nobody reads"), "{log}");
+    let log = said(1, record(folder.path(), &["--for", "1ms"]));
+    assert!(log.contains("is no regular file"), "{log}");
+    let mut reader = Command::new("cat").arg(&pipe).stdout(Stdio::piped()).spawn().unwrap();
+    // The reader is there once a second writer is.
+    let writer = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    ended(0, &mut record(&pipe, &["--for", "1ms"]));
+    drop(writer);
+    let mut read = String::new();
+    reader.stdout.take().unwrap().read_to_string(&mut read).unwrap();
+    reader.wait().unwrap();
+    assert!(read.starts_with("{\"at_ms\":0") && read.lines().count() == 1, "{read}");
+    let (printed, _) = ended(0, &mut record(Path::new("/dev/stdout"), &["--for", "1ms"]));
+    assert_eq!(printed.lines().count(), 1, "{printed}");
+    ended(0, &mut record(Path::new("/dev/null"), &["--for", "1ms"]));
+}
+
 #[test]
 fn a_recording_ends_cleanly_when_told() {
     for signal in ["INT", "TERM"] {

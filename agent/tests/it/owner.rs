@@ -180,6 +180,17 @@ fn a_broken_holders_file_is_refused_with_what_is_wrong() {
 }
 
 #[test]
+fn a_holders_file_that_is_too_large_or_no_text_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("holders.yaml");
+    let refused = || HoldersFile::open(&path).err().unwrap().to_string();
+    std::fs::write(&path, "ä".repeat((16 << 20) / 2 + 1)).unwrap();
+    assert!(refused().ends_with("holders.yaml: more than 16777216 bytes"), "{}", refused());
+    std::fs::write(&path, [0xff, 0xfe]).unwrap();
+    assert!(refused().ends_with("holders.yaml: is not UTF-8"), "{}", refused());
+}
+
+#[test]
 fn a_holders_file_is_read_again_and_a_broken_one_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("holders.yaml");

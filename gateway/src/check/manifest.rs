@@ -51,6 +51,11 @@ pub(super) enum Parsed {
     },
     /// A ScaledObject or ScaledJob.
     Object(Box<Object>),
+    /// It is probably meant to be one, and KEDA takes it for none.
+    NotChecked {
+        /// What is wrong and what would be right.
+        message: String,
+    },
 }
 
 /// A ScaledObject or ScaledJob.
@@ -172,7 +177,31 @@ fn collect(value: Value, kind: Option<&str>, depth: usize, parsed: &mut Vec<Pars
     let is_ours = version == Some(API_VERSION) || (version.is_none() && kind.is_some());
     if is_ours && (is_job || own == "ScaledObject") {
         parsed.push(Parsed::Object(Box::new(object(&own, is_job, &map))));
+    } else if let Some(message) = near_miss(&own, version) {
+        parsed.push(Parsed::NotChecked { message });
     }
+}
+
+/// What is wrong with a kind or version that is nearly one of KEDA's.
+fn near_miss(kind: &str, version: Option<&str>) -> Option<String> {
+    let plain = kind.trim().to_lowercase();
+    let plain = plain.strip_suffix('s').unwrap_or(&plain);
+    let meant = ["ScaledObject", "ScaledJob"].into_iter().find(|k| k.to_lowercase() == plain)?;
+    // The same word of somebody else's group is none of KEDA's.
+    let group = version.map_or("keda.sh", |version| version.split('/').next().unwrap_or_default());
+    if !group.trim().eq_ignore_ascii_case("keda.sh") {
+        return None;
+    }
+    let mut wrong = Vec::new();
+    if kind != meant {
+        wrong.push(format!("kind {kind:?}: write {meant}"));
+    }
+    match version {
+        Some(API_VERSION) => {}
+        Some(version) => wrong.push(format!("apiVersion {version:?}: write {API_VERSION}")),
+        None => wrong.push(format!("apiVersion is missing: write {API_VERSION}")),
+    }
+    (!wrong.is_empty()).then(|| format!("not checked, and none of KEDA's: {}", wrong.join("; ")))
 }
 
 fn object(kind: &str, is_job: bool, map: &Map<String, Value>) -> Object {

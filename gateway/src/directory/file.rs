@@ -1,17 +1,21 @@
 //! The directory from a YAML file: for a try-out without Kubernetes, for tests and for the demo.
 //!
 //! Guarantees: a file that cannot be read whole changes nothing: the last good state stays and the
-//! fault is logged with its place. Unknown keys, duplicates and contradictions refuse the load. An
-//! entry that did not change keeps its clock: ages count from the load that brought it.
+//! fault is logged with its place. Nor does an empty one, or one that is being written to. Unknown
+//! keys, duplicates and contradictions refuse the load. An entry that did not change keeps its
+//! clock: ages count from the load that brought it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::Metadata;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use shared::identity::{NodeName, PodKey, PodUid, ScaledObjectKey, WorkloadKey};
-use shared::process::Clock;
+use shared::process::{Clock, file};
 use shared::time::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -25,6 +29,11 @@ use crate::trigger::profile::Profiles;
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Bytes a directory file may have.
 const MAX_BYTES: u64 = 64 << 20;
+/// A file that is saved in place is empty for a moment.
+const EMPTY: &str = "it is empty; write workloads: [] and scaledObjects: [] for none";
+
+/// Device, inode, length, and time of the last write.
+type Stamp = (u64, u64, u64, i64, i64);
 
 /// Why a directory file was not taken.
 #[derive(Debug, thiserror::Error)]
@@ -37,14 +46,6 @@ pub enum Error {
         /// What the system says.
         error: std::io::Error,
     },
-    /// It is too large.
-    #[error("{}: {bytes} bytes; at most {MAX_BYTES} are read", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Its size.
-        bytes: u64,
-    },
     /// It is not YAML of the expected form.
     #[error("{}: {message}", path.display())]
     Form {
@@ -53,17 +54,17 @@ pub enum Error {
         /// What and where.
         message: String,
     },
-    /// It contradicts itself.
+    /// It says nothing, or contradicts itself.
     #[error("{}: {message}", path.display())]
     Meaning {
         /// The file.
         path: PathBuf,
-        /// What contradicts what.
+        /// What is missing, or what contradicts what.
         message: String,
     },
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     workloads: Option<Vec<WorkloadEntry>>,
@@ -189,7 +190,7 @@ pub struct FileDirectory {
     /// What is in force.
     text: String,
     /// What the last look saw, where that was something else: perhaps half written.
-    seen: Option<String>,
+    seen: Option<(Stamp, String)>,
     entries: HashMap<WorkloadKey, WorkloadEntry>,
     loads: u64,
     /// The last fault: it is said once, not at every look.
@@ -207,7 +208,7 @@ impl FileDirectory {
         profiles: Arc<Profiles>,
         clock: Clock,
     ) -> Result<Self, Error> {
-        let text = read(&path)?;
+        let (_, text) = read(&path)?;
         let mut file = Self {
             path,
             directory,
@@ -243,22 +244,24 @@ impl FileDirectory {
 
     fn look(&mut self) {
         let fault = match read(&self.path) {
-            Ok(text) if text == self.text => {
+            Ok((_, text)) if text == self.text => {
                 if let Some(snapshot) = self.directory.snapshot() {
                     snapshot.confirm(self.clock.now());
                 }
                 self.seen = None;
                 None
             }
-            Ok(text) if self.seen.as_ref() == Some(&text) => {
-                let loaded = self.load(text);
+            // The same text is not enough: one that is written over and over may be caught at the
+            // same place twice.
+            Ok(read) if self.seen.as_ref() == Some(&read) => {
+                let loaded = self.load(read.1);
                 if loaded.is_ok() {
                     info!(path = %self.path.display(), "directory file loaded");
                 }
                 loaded.err()
             }
-            Ok(text) => {
-                self.seen = Some(text);
+            Ok(read) => {
+                self.seen = Some(read);
                 return;
             }
             Err(error) => Some(error),
@@ -274,8 +277,9 @@ impl FileDirectory {
         let now = self.clock.now();
         let file: Option<File> = serde_saphyr::from_str_with_options(&text, options())
             .map_err(|error| Error::Form { path: self.path.clone(), message: error.to_string() })?;
-        let file = file.unwrap_or_default();
-        check(&file).map_err(|message| Error::Meaning { path: self.path.clone(), message })?;
+        let meaning = |message| Error::Meaning { path: self.path.clone(), message };
+        let file = file.ok_or_else(|| meaning(EMPTY.to_owned()))?;
+        check(&file).map_err(meaning)?;
         let before = self.directory.snapshot();
         let mut entries = HashMap::new();
         let mut workloads = Vec::new();
@@ -312,16 +316,15 @@ fn options() -> serde_saphyr::Options {
     }
 }
 
-fn read(path: &Path) -> Result<String, Error> {
-    let fail = |error| Error::Read { path: path.into(), error };
-    let file = std::fs::metadata(path).map_err(fail)?;
-    if !file.is_file() {
-        return Err(fail(std::io::Error::other("it is no regular file")));
-    }
-    if file.len() > MAX_BYTES {
-        return Err(Error::TooLarge { path: path.into(), bytes: file.len() });
-    }
-    std::fs::read_to_string(path).map_err(fail)
+fn read(path: &Path) -> Result<(Stamp, String), Error> {
+    let (metadata, text) =
+        file::text(path, MAX_BYTES).map_err(|error| Error::Read { path: path.into(), error })?;
+    Ok((stamp(&metadata), text))
+}
+
+fn stamp(metadata: &Metadata) -> Stamp {
+    let written = (metadata.mtime(), metadata.mtime_nsec());
+    (metadata.dev(), metadata.ino(), metadata.len(), written.0, written.1)
 }
 
 /// Names may be anything but empty.
@@ -348,6 +351,9 @@ fn check(file: &File) -> Result<(), String> {
                     "{key}: pod {} is {is}, yet says for how long it is the other",
                     pod.name
                 ));
+            }
+            if let Some(ip) = pod.ip.as_ref().filter(|ip| ip.parse::<IpAddr>().is_err()) {
+                return Err(format!("{key}: pod {}: ip {ip:?} is no IP address", pod.name));
             }
             if pod.unscheduled.is_some() && (pod.ready || pod.node.is_some()) {
                 let is = if pod.ready { "ready" } else { "on a node" };
@@ -407,7 +413,7 @@ impl WorkloadEntry {
             Arc::new(entry.pod(&self.namespace, before, now))
         });
         let pods: Vec<Arc<Pod>> = pods.collect();
-        let not_terminating = pods.iter().filter(|pod| !pod.terminating).count();
+        let not_terminating = replicas(pods.iter().filter(|pod| !pod.terminating));
         let workload = Workload {
             key: self.key(),
             replicas: self.replicas,
@@ -421,6 +427,12 @@ impl WorkloadEntry {
         };
         workload.after(known.map(|(_, workload)| workload), now)
     }
+}
+
+/// How many replicas the pods are: those of one group are one.
+fn replicas<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> usize {
+    let one = |pod: &'a Arc<Pod>| pod.group.as_ref().map_or((&pod.key.name, false), |g| (g, true));
+    pods.map(one).collect::<HashSet<_>>().len()
 }
 
 impl PodEntry {

@@ -10,7 +10,7 @@ use shared::metric::{Metric, Scope};
 
 use crate::answer::observe::{groups, said_of, views_of};
 use crate::directory::{Pod, Workload};
-use crate::fleet::Fleet;
+use crate::fleet::{Conflict, Fleet};
 
 /// How one pod, or group read as one, holds a device.
 #[derive(Clone, Debug)]
@@ -65,6 +65,25 @@ fn note(device: &Device, pod: &Pod, held: &mut HeldDevices) {
         entry.estimated |= holder.estimated;
         entry.undeclared |= holder.undeclared;
     }
+}
+
+/// What is to be said where another node claims a device of these pods too: one line, whatever
+/// the number of devices.
+pub(super) fn conflict(pods: &[(Arc<str>, HeldDevices)], conflicts: &[Conflict]) -> Option<String> {
+    let held =
+        |conflict: &&Conflict| pods.iter().any(|(_, held)| held.contains_key(&conflict.uuid));
+    let mut conflicts = conflicts.iter().filter(held);
+    let Conflict { uuid, nodes } = conflicts.next()?;
+    let (pod, _) = pods.iter().find(|(_, held)| held.contains_key(uuid))?;
+    let nodes: Vec<_> = nodes.iter().map(|node| node.as_str()).collect();
+    let more = match conflicts.count() {
+        0 => String::new(),
+        more => format!("; {more} more"),
+    };
+    let nodes = nodes.join(" and ");
+    Some(format!(
+        "device {uuid} of {pod} is claimed by nodes {nodes}, and only one can have it{more}"
+    ))
 }
 
 /// What is to be said about readings of `metrics` that rest on this: at most one line about

@@ -53,7 +53,11 @@ impl fmt::Display for NotRead {
                  requests_waiting or kv_cache_usage",
             ),
             Self::NoSuchDevice { index, devices } => {
-                write!(f, "gpuIndex {index}, but a pod has {devices} GPUs (they count from 0)")
+                let plural = if *devices == 1 { "" } else { "s" };
+                write!(
+                    f,
+                    "gpuIndex {index}, but a pod has {devices} GPU{plural} (they count from 0)"
+                )
             }
         }
     }

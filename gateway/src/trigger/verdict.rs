@@ -201,7 +201,8 @@ fn fmt_filled(
             write!(f, "; {others}, counted as idle, and even so all {replicas} are needed")
         }
         Direction::Down => {
-            write!(f, "; {others}, counted as at the target, and even so {replicas} are enough")
+            let all = plural(replicas, "replica");
+            write!(f, "; {others}, counted as at the target, and even so {all} can take more load")
         }
         Direction::Hold => write!(f, "; {others} could tip it either way, so nothing moves"),
     }
@@ -213,7 +214,12 @@ fn fmt_unsupported(
     why: &str,
     offers: MetricSet,
 ) -> fmt::Result {
-    write!(f, "{metric}: {why}; ")?;
+    write!(f, "{metric}: {why}")?;
+    if offers.contains(metric) {
+        // Another metric would be no better: it is not the metric that these pods lack.
+        return Ok(());
+    }
+    f.write_str("; ")?;
     // What an engine does not publish is better replaced by what it does than by the GPU's.
     let alike = |offered: &Metric| offered.scope() == metric.scope();
     let some_are = offers.iter().any(|offered| alike(&offered));

@@ -271,7 +271,7 @@ fn one_of_four_engines_is_silent_o03() {
     assert_eq!(hpa(8.0, 5.0, 4), 2);
     assert_eq!(
         said.reason.to_string(),
-        "requests_waiting: 3 of 4 replicas report; 1 missing, counted as at the target, and even so 4 are enough"
+        "requests_waiting: 3 of 4 replicas report; 1 missing, counted as at the target, and even so 4 replicas can take more load"
     );
 }
 
@@ -362,10 +362,12 @@ fn a_pod_reports_whole_or_not_at_all_and_gpu_index_picks_its_own() {
     let said = verdict(&second, &observed(1, &[Case::Ready(vec![20.0])]));
     assert_eq!(said.outcome, Outcome::FailedPrecondition);
     assert!(
-        said.reason.to_string().contains("gpuIndex 1, but a pod has 1 GPUs"),
+        said.reason.to_string().contains("gpuIndex 1, but a pod has 1 GPU (they count from 0)"),
         "{}",
         said.reason
     );
+    let advice = said.reason.to_string();
+    assert!(!advice.contains("use one"), "the metric is not what is wrong: {advice}");
 }
 
 #[test]

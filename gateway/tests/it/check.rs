@@ -138,7 +138,13 @@ fn a_dash_is_standard_input() {
     assert_eq!(code, Some(0));
     assert!(out.starts_with("-  ScaledObject ai/needs-99\n"), "{out}");
     let (code, out, _) = check(&["-"], "");
-    assert_eq!((code, &*out), (Some(0), "0 objects, 0 errors, 0 warnings, 0 notes\n"));
+    assert_eq!(code, Some(0));
+    assert!(out.contains("no ScaledObject") && out.ends_with("1 warning, 0 notes\n"), "{out}");
+    assert_eq!(check(&["--strict", "-"], "").0, Some(1), "nothing was checked");
+    // A folder's other files are no fault beside one that has something.
+    let (code, out, _) = check(&["--strict", "other-kinds.yaml", "sound.yaml"], "");
+    assert_eq!(code, Some(0), "{out}");
+    assert!(!out.contains("not-checked"), "{out}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gateway::config::ServeConfig;
 use tokio::time::sleep;
 use tonic::Code;
 
@@ -58,6 +59,45 @@ async fn a_pipe_in_place_of_the_file_stops_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_that_is_written_over_and_over_is_never_taken_half() {
+    let (gateway, _agent) = one_pod_at_60().await;
+    let steady = Steady::watch(gateway.trigger("ai/vllm-so", &[]).await, 60.0);
+    let half = &ONE_POD[..ONE_POD.find("scaledObjects:").unwrap()];
+    for _ in 0..100 {
+        // Mostly half there, and always at the same place.
+        std::fs::write(gateway.file(), half).unwrap();
+        sleep(Duration::from_millis(20)).await;
+        std::fs::write(gateway.file(), ONE_POD).unwrap();
+    }
+    steady.held().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_of_one_group_are_one_replica_of_the_status() {
+    let gateway = TestGateway::start(
+        "
+workloads:
+  - namespace: ai
+    kind: Deployment
+    name: vllm
+    replicas: 2
+    pods:
+      - {name: a-0, ready: true, group: a}
+      - {name: a-1, ready: true, group: a}
+      - {name: b-0, ready: true, group: b}
+      - {name: b-1, ready: true, group: b, terminating: true}
+      - {name: a, ready: true}
+scaledObjects:
+  - {namespace: ai, name: vllm-so, target: {name: vllm}, triggers: [{metadata: {targetValue: 70}}]}
+",
+    )
+    .await;
+    gateway.is_ready().await;
+    let explained = gateway.explain("ai/vllm-so").await;
+    assert_eq!(explained["statusReplicas"], 3, "{explained}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_scaled_objects_load() {
     let mut text = String::from("workloads:\n");
     for n in 0..10_000 {
@@ -82,6 +122,9 @@ async fn a_broken_reload_keeps_the_last_good_state() {
         "workloads: [",
         "workloads: {a: b}",
         "nonsense: true",
+        "",
+        " \n# being saved\n",
+        "null",
         &ONE_POD[..ONE_POD.len() / 2],
         &ONE_POD.replace("replicas: 1", "replicas: -1"),
         "\u{0}\u{1}",
@@ -170,6 +213,10 @@ async fn errors_at_the_start_name_the_place() {
             ["pod p is on a node", "unscheduled"],
         ),
         ("workloads: []\nworkloads: []".into(), ["workloads", "line 2"]),
+        (String::new(), ["it is empty", "workloads: []"]),
+        ("# nothing yet\n\n".into(), ["it is empty", "scaledObjects: []"]),
+        ("null".into(), ["it is empty", "workloads: []"]),
+        (pods("{name: a, ready: true, ip: 10.0.0}"), ["pod a", "\"10.0.0\" is no IP address"]),
     ] {
         let error = match TestGateway::try_start(&text).await {
             Ok(_) => panic!("it is refused: {text}"),
@@ -183,8 +230,28 @@ async fn errors_at_the_start_name_the_place() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_empty_file_is_an_empty_directory() {
-    for text in ["", "{}", "# nothing yet\n", "workloads: []\nscaledObjects: []\n"] {
+async fn what_may_never_end_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let file = folder.path().join("directory.yaml");
+    std::fs::write(&file, ONE_POD).unwrap();
+    for odd in [&*pipe, "/dev/zero".as_ref()] {
+        let of_directory = ServeConfig::local(odd.into());
+        let profiles = Some(odd.into());
+        let of_profiles = ServeConfig { profiles, ..ServeConfig::local(file.clone()) };
+        for config in [of_directory, of_profiles] {
+            let folder = tempfile::tempdir().unwrap();
+            let started = TestGateway::try_start_with(folder, config).await;
+            let error = format!("{:#}", started.err().expect("it is refused"));
+            assert!(error.contains(&format!("{}: is no regular file", odd.display())), "{error}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_may_be_empty_if_it_says_so() {
+    for text in ["{}", "workloads: []\nscaledObjects: []\n"] {
         let gateway = TestGateway::start(text).await;
         gateway.is_ready().await;
         assert_eq!(gateway.json("/api/v1/workloads").await, serde_json::json!([]));

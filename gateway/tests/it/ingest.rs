@@ -631,6 +631,10 @@ async fn a_card_two_nodes_claim_is_the_pods_own_nodes_and_the_conflict_is_told()
     assert_eq!(trigger.value().await.unwrap(), 100.0);
     let nodes = gateway.json("/api/v1/nodes").await;
     assert!(nodes[0]["reason"].as_str().unwrap().contains("u2"), "{nodes}");
+    let explained = gateway.explain("ml/llm").await;
+    let expected = "device u2 of llm-0 is claimed by nodes n1 and n2, and only one can have it";
+    let warnings = explained["warnings"].as_array().unwrap();
+    assert!(warnings.iter().any(|warning| warning == expected), "{explained}");
 }
 
 // === Shares and engines ===

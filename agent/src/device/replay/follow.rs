@@ -9,6 +9,8 @@ use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use shared::process::file;
+
 /// Bytes a line may have.
 pub(crate) const MAX_LINE: usize = 1 << 20;
 
@@ -60,11 +62,8 @@ pub(super) enum Piece<'a> {
 
 impl Follower {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
-        if !file.metadata()?.is_file() {
-            // A pipe or a terminal would make `observe` wait.
-            return Err(io::Error::other("not a regular file"));
-        }
+        // A pipe or a terminal would make `observe` wait.
+        let file = file::open(path)?;
         Ok(Self {
             path: path.to_owned(),
             stamp: stamp(&file.metadata()?),

@@ -58,7 +58,7 @@ fn next(fault: Option<Fault>, Socket { path, has_folder }: Socket<'_>) -> String
         (Some(Fault::Missing), Some(folder)) if has_folder => format!("ls -l {}", quoted(folder)),
         // Nothing of Kubernetes is to be seen here.
         (Some(Fault::Missing), _) => "gpu-agent doctor --kubelet-socket none".into(),
-        (Some(Fault::Denied), _) => format!("ls -l {}", quoted(path)),
+        (Some(Fault::Denied | Fault::NoSocket), _) => format!("ls -l {}", quoted(path)),
         _ => "journalctl -u kubelet".into(),
     }
 }

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
+use shared::process::file;
+
 use super::{Broken, quoted};
 use crate::device::replay::MAX_LINE;
 use crate::device::replay::line::{self, Line};
@@ -13,7 +15,7 @@ use crate::device::replay::line::{self, Line};
 /// # Errors
 /// The first line that is not, or that there is none.
 pub fn recording(path: &Path) -> Result<String, Broken> {
-    let open = File::open(path).map(BufReader::new);
+    let open = file::open(path).map(BufReader::new);
     let mut file = open.map_err(|error| unreadable(path, &error))?;
     let (mut number, mut good, mut broken) = (0_u64, 0_u64, 0_u64);
     let mut first = None;

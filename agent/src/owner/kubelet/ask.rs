@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ const MAX_GRANTS: usize = 8_192;
 pub enum Fault {
     /// The socket is not there.
     Missing,
+    /// Something else is where the socket should be.
+    NoSocket,
     /// Nobody listens on the socket.
     Refused,
     /// The agent may not use the socket.
@@ -51,8 +54,9 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of their counts.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Missing,
+        Self::NoSocket,
         Self::Refused,
         Self::Denied,
         Self::Timeout,
@@ -65,6 +69,7 @@ impl Fault {
     pub fn word(self) -> &'static str {
         match self {
             Self::Missing => "missing",
+            Self::NoSocket => "no_socket",
             Self::Refused => "refused",
             Self::Denied => "denied",
             Self::Timeout => "timeout",
@@ -129,6 +134,11 @@ async fn over(stream: UnixStream) -> Result<Channel, tonic::transport::Error> {
 }
 
 fn unconnected(socket: &Path, error: &io::Error) -> Failure {
+    if let Ok(there) = std::fs::metadata(socket)
+        && !there.file_type().is_socket()
+    {
+        return no_socket(socket, there.is_dir());
+    }
     let (fault, what) = match error.kind() {
         io::ErrorKind::NotFound => (Fault::Missing, "is missing".to_owned()),
         io::ErrorKind::ConnectionRefused => (Fault::Refused, "refuses connections".to_owned()),
@@ -136,6 +146,22 @@ fn unconnected(socket: &Path, error: &io::Error) -> Failure {
         _ => (Fault::Other, format!("cannot be used: {error}")),
     };
     Failure { fault, said: format!("the kubelet's socket {} {what}", socket.display()).into() }
+}
+
+/// Something else is at the socket's path; the system only says that nobody listens there.
+fn no_socket(path: &Path, is_folder: bool) -> Failure {
+    let at = path.display();
+    let said = match is_folder {
+        true => {
+            let within = path.join("kubelet.sock");
+            format!(
+                "the kubelet's socket {at} is a folder, not a socket; write {}",
+                within.display()
+            )
+        }
+        false => format!("the kubelet's socket {at} is no socket"),
+    };
+    Failure { fault: Fault::NoSocket, said: said.into() }
 }
 
 fn refused(status: &Status) -> Failure {
