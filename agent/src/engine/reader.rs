@@ -89,6 +89,10 @@ impl Reader {
         if matches!(entry.how, How::Level { .. }) {
             return;
         }
+        if page.doubt(entry).is_some() {
+            self.rates.doubt(place);
+            return;
+        }
         for selected in selections.iter().flatten() {
             let mut groups: BTreeMap<String, Grown> = BTreeMap::new();
             let mut complete = true;
@@ -116,6 +120,9 @@ impl Reader {
     }
 
     fn reading(&self, selected: &Selected<'_>, place: usize, entry: &Entry) -> Reading {
+        if let Some(why) = selected.page.doubt(entry) {
+            return unknown(why);
+        }
         let samples = selected.samples(entry);
         if samples.is_empty() {
             match entry.absent {
