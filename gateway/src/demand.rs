@@ -152,10 +152,11 @@ impl Watched {
             (Some((_, Said::Absent(_))), _) if demand.absent == Absent::Zero => {
                 DemandReading::Value(0.0)
             }
-            (Some((_, Said::Absent(why))), _) => {
+            // Newer than what the last page that could be read said.
+            (_, Some(why)) | (Some((_, Said::Unknown(why))), None) => unknown(demand, why),
+            (Some((_, Said::Absent(why))), None) => {
                 unknown(demand, &format!("{why} (demandAbsent: error)"))
             }
-            (Some((_, Said::Unknown(why))), _) | (None, Some(why)) => unknown(demand, why),
             (None, None) => unknown(demand, NOT_YET),
         }
     }

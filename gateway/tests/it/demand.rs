@@ -194,6 +194,29 @@ async fn an_absent_series_is_an_error_or_zero_as_the_trigger_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_reasons_in_a_row_the_newest_is_said() {
+    let router = TestRouter::start("q{r=\"a\"} 5\nq{r=\"b\"} -5\n").await;
+    let gateway = gateway(AT_ZERO, &[&router]).await;
+    let trigger = trigger(&gateway, &router, "ai/vllm-so", &[("staleAfter", "10m")]).await;
+    let says = async |what: &str| {
+        let status = eventually(what, async || match trigger.value().await {
+            Err(status) if status.message().contains(what) => Ok(status),
+            other => Err(other),
+        });
+        assert_eq!(status.await.code(), Code::Unavailable);
+    };
+    says("q is -5 on line 2").await;
+    router.answers(StatusCode::INTERNAL_SERVER_ERROR, "");
+    says("it answers 500").await;
+    router.says("other 1\n");
+    says("no series q among its 1 series").await;
+    router.answers(StatusCode::SERVICE_UNAVAILABLE, "");
+    says("it answers 503").await;
+    router.says("q 2\n");
+    trigger.becomes(2.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_counter_is_its_rate() {
     let router = TestRouter::start("# TYPE q counter\nq_total 7\n").await;
     let gateway = gateway(AT_ZERO, &[&router]).await;
