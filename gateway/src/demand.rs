@@ -1,7 +1,7 @@
 //! Demand seen from outside while no pod is ready: pages that say it, read while somebody needs it.
 //!
 //! Guarantees: asking reads memory only; a page is read once however many triggers look at it, and
-//! only while somebody asks; what was read is true for the trigger's `staleAfter` and unknown after
+//! only while somebody asks or a declared trigger has no ready pod; what was read is true for the trigger's `staleAfter` and unknown after
 //! that, with the reason. Pages, triggers on a page and pages of one ScaledObject are bounded.
 
 /// Where pages are, and which addresses may be connected to.
