@@ -59,9 +59,9 @@ impl Page {
         let is_there = |name: &&str| self.samples.contains_key(name);
         match entry.how {
             How::Level { names, plus, .. } => {
-                names.iter().any(|name| is_there(name)) && plus.iter().all(|name| is_there(name))
+                names.iter().any(&is_there) && plus.iter().all(&is_there)
             }
-            How::PerSecond { names } => names.iter().any(|name| is_there(name)),
+            How::PerSecond { names } => names.iter().any(&is_there),
             How::MeanOf { names, .. } => {
                 names.iter().any(|(sum, count)| is_there(sum) && is_there(count))
             }

@@ -83,6 +83,9 @@ impl Reader {
     ) {
         let mut growths = Vec::new();
         for (sample, value) in cumulative(page, entry) {
+            if value.is_none() {
+                self.rates.doubt(place);
+            }
             let growth = value.and_then(|v| self.rates.growth(place, &key(sample, &[]), v));
             growths.push((sample, growth));
         }

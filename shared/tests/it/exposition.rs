@@ -99,7 +99,8 @@ fn a_broken_line_is_named_and_costs_itself_only() {
         assert_eq!((after.name.as_ref(), after.line), ("after", 4), "{line}");
     }
     let many: String = (0..65).map(|at| format!("l{at}=\"\",")).collect();
-    let error = parse(&format!("a{{{many}}} 1")).next().unwrap().unwrap_err();
+    let many = format!("a{{{many}}} 1");
+    let error = parse(&many).next().unwrap().unwrap_err();
     assert_eq!(error.to_string(), "line 1: it has more than 64 labels");
 }
 
