@@ -10,6 +10,8 @@ mod asks;
 pub mod observe;
 /// The workload's past, gathered only when a window or the activity needs it.
 pub mod past;
+/// Declared triggers whose demand is looked at before anybody asks.
+mod standing;
 
 use std::collections::HashMap;
 use std::fmt;

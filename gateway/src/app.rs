@@ -56,6 +56,10 @@ const WARM_UP_EVERY: Duration = Duration::from_millis(100);
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 /// Looks at what is asked of engines are at least this far apart.
 const ASKS_APART: Duration = Duration::from_millis(100);
+/// The demand of declared triggers is asked for this often, and that long apart where the directory
+/// keeps changing.
+const DEMAND_EVERY: Duration = Duration::from_secs(60);
+const DEMAND_APART: Duration = Duration::from_millis(500);
 
 /// A gateway that is bound but does not serve yet.
 pub struct App {
@@ -156,6 +160,7 @@ impl App {
         tasks.spawn(self.demands.run(shutdown.clone()));
         tasks.spawn(warm_up(self.answers.clone(), health, shutdown.clone()));
         tasks.spawn(keep_asks(self.answers.clone(), shutdown.clone()));
+        tasks.spawn(keep_demand(self.answers.clone(), shutdown.clone()));
         tasks.spawn(tidy(self.fleet, self.answers, self.clock, shutdown.clone()));
 
         let keda = server()
@@ -306,6 +311,21 @@ async fn keep_asks(answers: Arc<Answers>, shutdown: CancellationToken) {
             changed = asked.changed() => if changed.is_err() { return },
         }
         tokio::time::sleep(ASKS_APART).await;
+    }
+}
+
+/// Keeps the demand of declared triggers read, whether or not anybody asks.
+async fn keep_demand(answers: Arc<Answers>, shutdown: CancellationToken) {
+    let mut directory = answers.directory().changes();
+    loop {
+        directory.mark_unchanged();
+        answers.seek_demand();
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            changed = directory.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(DEMAND_EVERY) => {}
+        }
+        tokio::time::sleep(DEMAND_APART).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Demand seen from outside while no pod is ready: pages that say it, read while somebody needs it.
 //!
 //! Guarantees: asking reads memory only; a page is read once however many triggers look at it, and
-//! only while somebody asks; what was read is true for the trigger's `staleAfter` and unknown after
+//! only while somebody asks or a declared trigger has no ready pod; what was read is true for the trigger's `staleAfter` and unknown after
 //! that, with the reason. Pages, triggers on a page and pages of one ScaledObject are bounded.
 
 /// Where pages are, and which addresses may be connected to.
@@ -152,10 +152,11 @@ impl Watched {
             (Some((_, Said::Absent(_))), _) if demand.absent == Absent::Zero => {
                 DemandReading::Value(0.0)
             }
-            (Some((_, Said::Absent(why))), _) => {
+            // Newer than what the last page that could be read said.
+            (_, Some(why)) | (Some((_, Said::Unknown(why))), None) => unknown(demand, why),
+            (Some((_, Said::Absent(why))), None) => {
                 unknown(demand, &format!("{why} (demandAbsent: error)"))
             }
-            (Some((_, Said::Unknown(why))), _) | (None, Some(why)) => unknown(demand, why),
             (None, None) => unknown(demand, NOT_YET),
         }
     }

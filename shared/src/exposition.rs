@@ -62,11 +62,22 @@ impl Kind {
 /// A line that is neither a series nor a comment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
-pub struct Broken {
+pub struct Broken<'a> {
     /// Its number, from 1.
     pub line: usize,
     /// What is wrong with it.
     pub what: &'static str,
+    /// The series name it begins with, as far as there is one.
+    pub name: Cow<'a, str>,
+    /// Whether the page ends with it and without a newline: as one does that is cut off.
+    pub is_end: bool,
+}
+
+impl Broken<'_> {
+    /// Whether it may be a series of that name; where the page is cut off its name may go on.
+    pub fn may_be(&self, name: &str) -> bool {
+        if self.is_end { name.starts_with(&*self.name) } else { *name == *self.name }
+    }
 }
 
 /// A page that is not UTF-8, and so is none in either format.
@@ -99,7 +110,7 @@ pub struct Page<'a> {
 }
 
 impl<'a> Iterator for Page<'a> {
-    type Item = Result<Series<'a>, Broken>;
+    type Item = Result<Series<'a>, Broken<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -124,8 +135,12 @@ impl<'a> Iterator for Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    fn series(&self, text: &'a str, number: usize) -> Result<Series<'a>, Broken> {
-        let parts = line::parts(text).map_err(|what| Broken { line: number, what })?;
+    fn series(&self, text: &'a str, number: usize) -> Result<Series<'a>, Broken<'a>> {
+        let broken = |what| {
+            let is_end = self.lines.clone().next().is_none();
+            Broken { line: number, what, name: line::begun(text), is_end }
+        };
+        let parts = line::parts(text).map_err(broken)?;
         let kind = match &self.family {
             Some((family, kind)) if belongs(&parts.name, family) => *kind,
             _ => Kind::Unknown,

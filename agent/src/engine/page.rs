@@ -1,13 +1,14 @@
 //! Pure: the text of a page → which engine wrote it, and the series that are read of it.
 //!
-//! Guarantees: a series that stands there twice with two values is no reading; the number of
-//! series kept is bounded, whatever the page.
+//! Guarantees: a series that stands there twice with two values is no reading; a series that is
+//! read and stands on a broken line is said to be in doubt, and so is what may be missing where the
+//! page is cut off; the number of series kept is bounded, whatever the page.
 
 use std::collections::{HashMap, HashSet};
 
 use shared::exposition::{Broken, Series, parse};
 
-use super::dialect::{DIALECTS, Dialect, OLLAMA};
+use super::dialect::{DIALECTS, Dialect, Entry, How, OLLAMA};
 
 /// Series of an engine's own metrics that a page may have: some hundreds of models.
 const MAX_SERIES: usize = 8_192;
@@ -37,7 +38,48 @@ pub(super) struct Page {
     pub(super) samples: HashMap<&'static str, Vec<Sample>>,
     /// Names of the engine's series, some of them.
     pub(super) found: Vec<String>,
-    pub(super) broken: Option<Broken>,
+    /// The first broken line.
+    pub(super) broken: Option<String>,
+    /// Names that broken lines may have, and why they cannot be read.
+    doubts: HashMap<&'static str, String>,
+    /// Where the page is cut off.
+    end: Option<String>,
+}
+
+impl Page {
+    /// Why not all of an entry's series are known, if so.
+    pub(super) fn doubt(&self, entry: &Entry) -> Option<&str> {
+        let broken = entry.names().find_map(|name| self.doubts.get(name));
+        let end = || self.end.as_ref().filter(|_| !self.has(entry));
+        broken.or_else(end).map(String::as_str)
+    }
+
+    /// Whether all is there that an entry may consist of.
+    fn has(&self, entry: &Entry) -> bool {
+        let is_there = |name: &&str| self.samples.contains_key(name);
+        match entry.how {
+            How::Level { names, plus, .. } => {
+                names.iter().any(&is_there) && plus.iter().all(&is_there)
+            }
+            How::PerSecond { names } => names.iter().any(&is_there),
+            How::MeanOf { names, .. } => {
+                names.iter().any(|(sum, count)| is_there(sum) && is_there(count))
+            }
+        }
+    }
+
+    fn take_broken(&mut self, broken: &Broken<'_>, wanted: &HashSet<&'static str>) {
+        self.broken.get_or_insert_with(|| broken.to_string());
+        let mut doubt = |name: &'static str| {
+            self.doubts.entry(name).or_insert_with(|| format!("{name} on {broken}"));
+        };
+        if broken.is_end {
+            wanted.iter().filter(|name| broken.may_be(name)).for_each(|name| doubt(name));
+            self.end = Some(format!("the page ends within {broken}"));
+        } else if let Some(name) = wanted.get(&*broken.name) {
+            doubt(name);
+        }
+    }
 }
 
 /// Reads a page; `expected` is the engine that a trigger names.
@@ -100,13 +142,20 @@ fn instead(text: &str) -> String {
 fn collect(text: &str, dialect: &'static Dialect) -> Result<Page, String> {
     let wanted: HashSet<&'static str> =
         dialect.entries.iter().flat_map(|entry| entry.names()).collect();
-    let mut page = Page { dialect, samples: HashMap::new(), found: Vec::new(), broken: None };
+    let mut page = Page {
+        dialect,
+        samples: HashMap::new(),
+        found: Vec::new(),
+        broken: None,
+        doubts: HashMap::new(),
+        end: None,
+    };
     let mut places: HashMap<(&'static str, Labels), usize> = HashMap::new();
     for series in parse(text) {
         let series = match series {
             Ok(series) => series,
             Err(broken) => {
-                page.broken.get_or_insert(broken);
+                page.take_broken(&broken, &wanted);
                 continue;
             }
         };

@@ -2,11 +2,12 @@
 //!
 //! Guarantees: nothing is ever negative. A counter that fell counts what came since it began anew;
 //! a sum and its count begin anew together. A series that was not there at the scrape before counts
-//! in full, one that comes back after a gap not at all until the next scrape. Nothing that grew by
+//! in full, one that comes back after a gap, or after a scrape of which it may have been on a broken
+//! line, not at all until the next scrape. Nothing that grew by
 //! nothing is zero; what has no earlier scrape to be compared with is unknown. Figures are over the
 //! agent's own scrapes of at least the last 10 s, where there are as many.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,6 +57,8 @@ type Figure = (Arc<str>, usize);
 struct Step {
     at: Timestamp,
     grown: HashMap<Figure, Grown>,
+    /// Entries of which not all series could be read.
+    doubtful: HashSet<usize>,
 }
 
 /// What is remembered of earlier scrapes of one engine.
@@ -84,7 +87,7 @@ impl Rates {
         if self.steps.back().is_some_and(|last| now.since(last.at) > self.max_gap) {
             self.forget();
         }
-        self.steps.push_back(Step { at: now, grown: HashMap::new() });
+        self.steps.push_back(Step { at: now, grown: HashMap::new(), doubtful: HashSet::new() });
         while self.steps.get(1).is_some_and(|second| now.since(second.at) >= WINDOW) {
             self.steps.pop_front();
         }
@@ -100,9 +103,17 @@ impl Rates {
         let (before, now) = (self.before(), self.steps.back()?.at);
         let last = self.last.insert((entry, labels.to_owned()), (now, value));
         match (before, last) {
-            (Some(_), None) => Some(value),
+            (Some(_), None) if !self.was_doubtful(entry) => Some(value),
             (Some(before), Some((at, earlier))) if at == before => Some(value.since(earlier)),
             _ => None,
+        }
+    }
+
+    /// Not all series of the dialect's `entry` could be read: of those that turn up at the next
+    /// scrape it is not known that they are new.
+    pub fn doubt(&mut self, entry: usize) {
+        if let Some(step) = self.steps.back_mut() {
+            step.doubtful.insert(entry);
         }
     }
 
@@ -141,6 +152,14 @@ impl Rates {
     }
 
     fn before(&self) -> Option<Timestamp> {
-        self.steps.len().checked_sub(2).map(|at| self.steps[at].at)
+        self.step_before().map(|step| step.at)
+    }
+
+    fn was_doubtful(&self, entry: usize) -> bool {
+        self.step_before().is_some_and(|step| step.doubtful.contains(&entry))
+    }
+
+    fn step_before(&self) -> Option<&Step> {
+        self.steps.len().checked_sub(2).map(|at| &self.steps[at])
     }
 }

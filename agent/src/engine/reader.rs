@@ -83,10 +83,17 @@ impl Reader {
     ) {
         let mut growths = Vec::new();
         for (sample, value) in cumulative(page, entry) {
+            if value.is_none() {
+                self.rates.doubt(place);
+            }
             let growth = value.and_then(|v| self.rates.growth(place, &key(sample, &[]), v));
             growths.push((sample, growth));
         }
         if matches!(entry.how, How::Level { .. }) {
+            return;
+        }
+        if page.doubt(entry).is_some() {
+            self.rates.doubt(place);
             return;
         }
         for selected in selections.iter().flatten() {
@@ -116,6 +123,9 @@ impl Reader {
     }
 
     fn reading(&self, selected: &Selected<'_>, place: usize, entry: &Entry) -> Reading {
+        if let Some(why) = selected.page.doubt(entry) {
+            return unknown(why);
+        }
         let samples = selected.samples(entry);
         if samples.is_empty() {
             match entry.absent {

@@ -113,10 +113,56 @@ fn numbers_that_nobody_can_count_to_are_no_readings() {
 
 #[test]
 fn a_broken_line_is_named_where_its_series_is_missed() {
-    let page = "vllm:num_requests_running 1\nvllm:num_requests_waiting{x=\"} 3\n";
+    let page = "vllm:num_requests_running 1\n-\n";
     let why = "vLLM has no vllm:num_requests_waiting here; found vllm:num_requests_running; \
-               line 2: a label's value is not closed";
+               line 2: it does not begin with a series name";
     assert_eq!(once(page).get(Metric::RequestsWaiting), failed(why));
+}
+
+#[test]
+fn a_broken_line_of_a_series_that_is_read_leaves_no_sum_of_the_rest() {
+    for (line, what) in [
+        ("vllm:num_requests_waiting{engine=\"1\"} oops", "its value is not a number"),
+        ("vllm:num_requests_waiting{engine=\"1} 3", "a label's value is not closed"),
+        ("{\"vllm:num_requests_waiting\",engine=\"1\"} 3 x", "its timestamp is not a number"),
+    ] {
+        let page = format!(
+            "vllm:num_requests_waiting{{engine=\"0\"}} 4\n{line}\nvllm:num_requests_running 2\n"
+        );
+        let why = failed(&format!("vllm:num_requests_waiting on line 2: {what}"));
+        assert_eq!(once(&page).get(Metric::RequestsWaiting), why);
+        assert_eq!(selected(&page, "engine=0").get(Metric::RequestsWaiting), why, "whose is it?");
+        assert_eq!(once(&page).get(Metric::RequestsRunning), Reading::Ok(2.0));
+    }
+    let longer = "vllm:num_requests_waiting 4\nvllm:num_requests_waiting_by_reason{a=\"b\"} x\n";
+    assert_eq!(once(longer).get(Metric::RequestsWaiting), Reading::Ok(4.0), "another's line");
+}
+
+#[test]
+fn a_page_that_is_cut_off_leaves_in_doubt_what_may_have_followed() {
+    let cut = |page: &str| {
+        let readings = once(page);
+        [Metric::RequestsWaiting, Metric::RequestsRunning].map(|metric| readings.get(metric))
+    };
+    let whole = "vllm:num_requests_running 2\nvllm:num_requests_waiting{engine=\"0\"} 4\n";
+    assert_eq!(cut(whole.trim_end()), [Reading::Ok(4.0), Reading::Ok(2.0)], "only the newline");
+    let space = "there is no space between name and value, or a character no name has";
+    for (end, what) in [
+        ("vllm:num_requests_wai", space),
+        ("vllm:num_requests_waiting{engine=\"1", "a label's value is not closed"),
+        ("vllm:num_requests_waiting{engine=\"1\"}", "there is no value"),
+    ] {
+        let why = format!("vllm:num_requests_waiting on line 3: {what}");
+        assert_eq!(cut(&format!("{whole}{end}")), [failed(&why), Reading::Ok(2.0)], "{end}");
+    }
+    let [waiting, running] = cut(&format!("{whole}vllm:num_req"));
+    assert!(matches!((waiting, running), (Reading::Failed(_), Reading::Failed(_))));
+    // Without failures TGI has no such series: unless it only was not reached.
+    let tgi = "tgi_queue_size 1\ntgi_request_fail";
+    let why = format!("tgi_request_failure on line 2: {space}");
+    assert_eq!(once(tgi).get(Metric::ErrorRate), failed(&why));
+    let why = format!("the page ends within line 2: {space}");
+    assert_eq!(once("tgi_queue_size 1\npython_info").get(Metric::ErrorRate), failed(&why));
 }
 
 #[test]

@@ -57,6 +57,37 @@ fn o12_b_means_and_rates_of_two_models_over_a_restart() {
 }
 
 #[test]
+fn a_series_that_a_broken_line_hid_is_not_new_when_it_turns_up() {
+    let page = |b: &str| {
+        format!(
+            "vllm:generation_tokens_total{{engine=\"0\"}} 5\n\
+             vllm:generation_tokens_total{{engine=\"1\"}} {b}\n"
+        )
+    };
+    let mut reader = reader();
+    let mut rate =
+        |b: &str, millis| read(&mut reader, &page(b), millis).get(Metric::TokenThroughput);
+    let broken = failed("vllm:generation_tokens_total on line 2: its value is not a number");
+    assert_eq!(rate("x", 0), broken);
+    assert_eq!(rate("1000000", 1_000), failed(FIRST));
+    assert_eq!(rate("1000002", 2_000), Reading::Ok(2.0));
+    assert_eq!(rate("x", 3_000), broken);
+    assert_eq!(rate("1000004", 4_000), failed(FIRST));
+    assert_eq!(rate("1000005", 5_000), Reading::Ok(1.0));
+}
+
+#[test]
+fn a_series_that_was_no_number_is_not_new_when_it_is_one() {
+    let page = |value: &str| format!("vllm:generation_tokens_total {value}\n");
+    let mut reader = reader();
+    let mut rate =
+        |value: &str, millis| read(&mut reader, &page(value), millis).get(Metric::TokenThroughput);
+    assert_eq!(rate("NaN", 0), failed("vllm:generation_tokens_total is NaN"));
+    assert_eq!(rate("1000000", 1_000), failed(FIRST));
+    assert_eq!(rate("1000002", 2_000), Reading::Ok(2.0));
+}
+
+#[test]
 fn figures_are_over_the_last_ten_seconds() {
     let mut reader = reader();
     // 10 requests a second of 2 ms each, then none.

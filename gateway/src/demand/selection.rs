@@ -1,18 +1,16 @@
 //! A page's text → what one trigger reads from it.
 //!
 //! Guarantees: pure. Gauges are summed as they are, counters become a rate per second over the
-//! page's own readings, whose resets count from zero. What is absent, no number, there twice with
-//! two values, or on a broken line is said, never counted as zero.
+//! page's own readings, whose resets count from zero. What is absent, no number, below zero, there
+//! twice with two values, on a broken line, or behind the end of a page that is cut off is said,
+//! never counted as zero.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use shared::exposition::{Kind, Labels, Matchers, Series, parse};
+use shared::exposition::{Broken, Kind, Labels, Matchers, Series, parse};
 use shared::time::Timestamp;
-
-/// Broken lines that are looked at for the series' name.
-const MAX_BROKEN: usize = 1_000;
 
 /// Which series of a page are summed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +53,10 @@ struct Selected {
 #[derive(Default)]
 struct Rest {
     series: usize,
-    broken: Vec<(usize, &'static str)>,
+    /// The first broken line.
+    broken: Option<String>,
+    /// Where the page is cut off.
+    end: Option<String>,
 }
 
 /// What the page `text`, taken at `now`, says of each selection, read in one go.
@@ -85,16 +86,17 @@ pub fn read_all<'a>(
                     selection.take(&series, selected);
                 }
             }
-            Err(broken) if rest.broken.len() < MAX_BROKEN => {
-                rest.broken.push((broken.line, broken.what));
-            }
-            Err(_) => {}
-        }
-    }
-    for (number, what, line) in lines(text, &rest.broken) {
-        for (selection, _, selected) in &mut looks {
-            if selection.is_named_by(line) {
-                selected.trouble = Some(format!("line {number} of the page: {what}").into());
+            Err(broken) => {
+                rest.take(&broken);
+                // The sum of the others would be too small.
+                let is_own = |metric: &&str| broken.may_be(metric);
+                let own: Vec<_> = match broken.is_end {
+                    true => by_name.keys().copied().filter(is_own).collect(),
+                    false => vec![&*broken.name],
+                };
+                for at in own.iter().filter_map(|metric| by_name.get(metric)).flatten() {
+                    looks[*at].2.trouble = Some(of_page(&broken).into());
+                }
             }
         }
     }
@@ -104,17 +106,17 @@ pub fn read_all<'a>(
         .collect()
 }
 
-/// The text of each broken line.
-fn lines<'a>(
-    text: &'a str,
-    broken: &[(usize, &'static str)],
-) -> impl Iterator<Item = (usize, &'static str, &'a str)> {
-    let (mut all, mut last) = (text.split('\n'), 0);
-    broken.iter().filter_map(move |(number, what)| {
-        let line = all.nth(number - last - 1)?;
-        last = *number;
-        Some((*number, *what, line))
-    })
+fn of_page(broken: &Broken<'_>) -> String {
+    format!("line {} of the page: {}", broken.line, broken.what)
+}
+
+impl Rest {
+    fn take(&mut self, broken: &Broken<'_>) {
+        self.broken.get_or_insert_with(|| broken.to_string());
+        if broken.is_end {
+            self.end = Some(format!("the page ends within {}", of_page(broken)));
+        }
+    }
 }
 
 impl Selection {
@@ -130,6 +132,11 @@ impl Selection {
             return Said::Unknown(why);
         }
         if selected.values.is_empty() {
+            // What was not reached is not absent.
+            if let Some(why) = &rest.end {
+                *before = None;
+                return Said::Unknown(why.as_str().into());
+            }
             *before = Some(Counters { taken_at: now, values: HashMap::new() });
             return Said::Absent(self.absence(selected.others, rest));
         }
@@ -151,7 +158,7 @@ impl Selection {
             return;
         }
         let value = series.value;
-        if !value.is_finite() {
+        if !value.is_finite() || value < 0.0 {
             selected.trouble = Some(format!("{} is {value} on line {}", self, series.line).into());
             return;
         }
@@ -172,18 +179,9 @@ impl Selection {
         }
     }
 
-    /// Whether a broken line is one of its series: the sum of the others would be too small.
-    fn is_named_by(&self, line: &str) -> bool {
-        let goes_on = |c: char| c.is_ascii_alphanumeric() || "_:".contains(c);
-        let rest = line.trim_ascii_start().strip_prefix(&self.metric);
-        rest.is_some_and(|rest| !rest.starts_with(goes_on))
-    }
-
     fn absence(&self, others: usize, rest: &Rest) -> Arc<str> {
-        let more = match (others, rest.series, rest.broken.first()) {
-            (0, 0, Some((line, what))) => {
-                format!("; it is no page of metrics (line {line}: {what})")
-            }
+        let more = match (others, rest.series, &rest.broken) {
+            (0, 0, Some(broken)) => format!("; it is no page of metrics ({broken})"),
             (0, series, _) => format!(" among its {series} series"),
             (others, ..) => format!("; {others} of that name have other labels"),
         };
@@ -314,6 +312,9 @@ mod tests {
         for (page, why) in [
             ("q NaN\n", "q is NaN on line 1"),
             ("q{a=\"1\"} 1\nq{a=\"2\"} +Inf\n", "q is inf on line 2"),
+            // It would cancel the demand of the other.
+            ("q{a=\"1\"} 5\nq{a=\"2\"} -5\n", "q is -5 on line 2"),
+            ("q -0.5\n", "q is -0.5 on line 1"),
             (
                 "q{a=\"1\",b=\"2\"} 1\nq{b=\"2\",a=\"1\"} 2\n",
                 "q is there twice, as 1 and 2, on line 2",
@@ -329,6 +330,22 @@ mod tests {
             "{broken:?}"
         );
         assert_eq!(once("q 1\nother x\n", "q", ""), Said::Value(1.0), "another's line");
+        assert_eq!(once("q -0\n", "q", ""), Said::Value(0.0));
+    }
+
+    #[test]
+    fn a_page_that_is_cut_off_leaves_in_doubt_what_may_have_followed() {
+        let why = |page| match once(page, "queue", "") {
+            Said::Unknown(why) => why.to_string(),
+            other => panic!("{other:?} for {page}"),
+        };
+        for page in ["queue{a=\"1\"} 1\nqueue{a=\"2", "queue{a=\"1\"} 1\nque"] {
+            assert!(why(page).starts_with("line 2 of the page: "), "{page}");
+        }
+        let said = why("other 1\nfurther{a=\"");
+        assert!(said.starts_with("the page ends within line 2 of the page: "), "{said}");
+        assert_eq!(once("queue 1\nother", "queue", ""), Said::Value(1.0), "it was reached");
+        assert_eq!(once("other 1\nqueue 1", "queue", ""), Said::Value(1.0), "only the newline");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Where engines publish, by engine and by what a pod says of itself.
 //!
 //! Guarantees: pages come in the order of how surely they are meant: the trigger's own endpoint,
-//! the pod's `prometheus.io` annotations, its named ports, the engine's usual page. Where no engine
-//! is named the usual pages of all follow, the likelier first. Each page is there once.
+//! the pod's `prometheus.io` annotations, its ports for metrics. Only where none of them says where
+//! the page is are guesses made: its ports for HTTP, the engine's usual page, and where no engine is
+//! named the usual pages of all, the likelier first. So a page that is declared and answers with an
+//! error is never given up for whatever else listens in the pod. Each page is there once.
 
 use proto::brief::{MAX_PAGES, MAX_PATH};
 use shared::brief::EnginePage;
@@ -11,9 +13,10 @@ use crate::directory::Pod;
 use crate::trigger::engine::Engine;
 use crate::trigger::spec::EngineEndpoint;
 
-/// Names of ports that may show metrics, the likelier first.
-const PORTS: &[&str] =
-    &["metrics", "http-metrics", "prom", "prometheus", "http-prometheus", "http", "http1", "api"];
+/// Names of ports that say that they show metrics, the likelier first.
+const PORTS: &[&str] = &["metrics", "http-metrics", "prom", "prometheus", "http-prometheus"];
+/// Names of ports that may show metrics, too.
+const PERHAPS: &[&str] = &["http", "http1", "api"];
 const METRICS: &str = "/metrics";
 
 /// Where each engine publishes unless told otherwise, the likelier first where there are two.
@@ -69,7 +72,12 @@ pub(super) fn of(
     let path = engine.and_then(|engine| usual(engine).next()).map_or(METRICS, |(_, path)| path);
     let path = annotated.path.unwrap_or(path);
     annotated.port.into_iter().for_each(|port| pages.add(port, path));
-    PORTS.iter().filter_map(|name| pod.port(name)).for_each(|port| pages.add(port, path));
+    let ports = |names: &[&str]| -> Vec<_> { names.iter().filter_map(|n| pod.port(n)).collect() };
+    ports(PORTS).into_iter().for_each(|port| pages.add(port, path));
+    if !pages.0.is_empty() {
+        return pages.0;
+    }
+    ports(PERHAPS).into_iter().for_each(|port| pages.add(port, path));
     match engine {
         Some(engine) => usual(engine).for_each(|(port, path)| pages.add(port, path)),
         None => ANY.iter().for_each(|(port, path)| pages.add(*port, path)),
@@ -158,15 +166,28 @@ mod tests {
     }
 
     #[test]
-    fn endpoint_annotations_named_ports_and_the_usual_page_come_in_this_order() {
+    fn endpoint_annotations_and_ports_for_metrics_come_in_this_order_and_nothing_is_guessed() {
         let annotations = [("scrape", "true"), ("port", "9000"), ("path", "/m")];
         let pod = pod(&[("http", 8080), ("metrics", 9100)], &annotations);
         assert_eq!(
             pages(&pod, Some("http://svc:7000/x"), Some(Engine::Vllm)),
-            ["7000/x", "9000/m", "9100/m", "8080/m", "8000/metrics"]
+            ["7000/x", "9000/m", "9100/m"]
         );
         let endpoint = pages(&pod, Some("http://svc/x"), Some(Engine::Vllm));
         assert_eq!(endpoint[0], "8000/x", "the engine's port where the URL has none");
+    }
+
+    #[test]
+    fn what_is_declared_is_never_given_up_for_a_guess() {
+        let http = ("http", 8080);
+        let annotated = pod(&[http], &[("port", "9000")]);
+        let (named, neither) = (pod(&[http, ("prom", 9100)], &[]), pod(&[http], &[]));
+        for engine in [None, Some(Engine::Vllm)] {
+            assert_eq!(pages(&neither, Some("http://svc:7000"), engine), ["7000/metrics"]);
+            assert_eq!(pages(&annotated, None, engine), ["9000/metrics"]);
+            assert_eq!(pages(&named, None, engine), ["9100/metrics"]);
+            assert_eq!(pages(&neither, None, engine)[..2], ["8080/metrics", "8000/metrics"]);
+        }
     }
 
     #[test]
@@ -201,11 +222,11 @@ mod tests {
         for (_, port, path) in USUAL.iter().filter(|(engine, ..)| *engine != Engine::Ollama) {
             assert!(all.contains(&format!("{port}{path}")), "{port}{path}");
         }
-        let crowded = pod(&[("metrics", 1), ("http", 2)], &[("port", "3")]);
+        let crowded = pod(&[("http", 1), ("api", 2)], &[]);
         let crowded = pages(&crowded, None, None);
         assert_eq!(
-            (crowded.len(), &crowded[..3]),
-            (MAX_PAGES, &["3/metrics", "1/metrics", "2/metrics"].map(String::from)[..])
+            (crowded.len(), &crowded[..2]),
+            (MAX_PAGES, &["1/metrics", "2/metrics"].map(String::from)[..])
         );
     }
 }

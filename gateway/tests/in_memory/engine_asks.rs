@@ -44,7 +44,7 @@ fn a_pod_is_read_as_its_declared_triggers_ask_together() {
     world.workload("llm", 1, &[ready("a")], at(0.0));
     let mut changes = world.answers.asks();
     let read = asked_of(&world).unwrap();
-    assert_eq!(pages(&read), ["9000/m", "8000/metrics"]);
+    assert_eq!(pages(&read), ["9000/m"]);
     assert_eq!(read.engine.as_deref(), Some("vllm"));
     assert_eq!(read.labels, ["", "engine=0,model_name=b", "model_name=b"].map(Arc::from));
     assert!(changes.has_changed().unwrap());

@@ -109,6 +109,18 @@ pub(crate) async fn gateway(directory: &str, allow: &[&TestRouter]) -> TestGatew
     TestGateway::try_start_with(folder, config).await.unwrap()
 }
 
+/// [`AT_ZERO`] with a trigger that has the series `q` of `router` as its demand.
+fn declared(router: &TestRouter) -> String {
+    AT_ZERO.replace(
+        "name: vllm}}\n",
+        &format!(
+            "name: vllm}}, triggers: [{{metadata: {{staleAfter: 1s, demandMetric: q, demandEndpoint: \
+             \"{}/metrics\"}}}}]}}\n",
+            router.origin()
+        ),
+    )
+}
+
 /// A trigger of `object` whose demand is the series `q` of `router`, and `more`.
 pub(crate) async fn trigger(
     gateway: &TestGateway,
@@ -194,6 +206,29 @@ async fn an_absent_series_is_an_error_or_zero_as_the_trigger_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_reasons_in_a_row_the_newest_is_said() {
+    let router = TestRouter::start("q{r=\"a\"} 5\nq{r=\"b\"} -5\n").await;
+    let gateway = gateway(AT_ZERO, &[&router]).await;
+    let trigger = trigger(&gateway, &router, "ai/vllm-so", &[("staleAfter", "10m")]).await;
+    let says = async |what: &str| {
+        let status = eventually(what, async || match trigger.value().await {
+            Err(status) if status.message().contains(what) => Ok(status),
+            other => Err(other),
+        });
+        assert_eq!(status.await.code(), Code::Unavailable);
+    };
+    says("q is -5 on line 2").await;
+    router.answers(StatusCode::INTERNAL_SERVER_ERROR, "");
+    says("it answers 500").await;
+    router.says("other 1\n");
+    says("no series q among its 1 series").await;
+    router.answers(StatusCode::SERVICE_UNAVAILABLE, "");
+    says("it answers 503").await;
+    router.says("q 2\n");
+    trigger.becomes(2.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_counter_is_its_rate() {
     let router = TestRouter::start("# TYPE q counter\nq_total 7\n").await;
     let gateway = gateway(AT_ZERO, &[&router]).await;
@@ -248,6 +283,29 @@ async fn the_page_is_read_only_while_no_pod_is_ready() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_of_a_declared_trigger_is_read_before_anybody_asks() {
+    let router = TestRouter::start("q 3\n").await;
+    let at_zero = declared(&router).replace("staleAfter: 1s", "staleAfter: 10m");
+    let gateway = gateway(&at_zero, &[&router]).await;
+    // The second look begins when the first was taken.
+    router.is_read(2).await;
+    assert_eq!(gateway.metric("gpu_gateway_trigger_asleep_and_deaf", "vllm-so").await, 0.0);
+    let trigger = trigger(&gateway, &router, "ai/vllm-so", &[("staleAfter", "10m")]).await;
+    assert_eq!(trigger.value().await.unwrap(), 3.0);
+
+    let one = "replicas: 1, pods: [{name: vllm-0, ready: true, node: n1}]}";
+    gateway.rewrite(&at_zero.replace("replicas: 0}", one));
+    eventually("it is read no more", async || {
+        let before = router.looks();
+        sleep(Duration::from_millis(1_200)).await;
+        if router.looks() == before { Ok(()) } else { Err(before) }
+    })
+    .await;
+    gateway.rewrite(&at_zero);
+    router.is_read(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_that_are_only_stuck_leave_it_to_the_demand() {
     let router = TestRouter::start("q 4\n").await;
     let stuck = AT_ZERO.replace(
@@ -291,15 +349,7 @@ scaledObjects:
 async fn a_router_that_goes_away_leaves_the_workload_asleep_and_deaf_and_says_so() {
     let router = TestRouter::start("q 0\n").await;
     let deaf = "gpu_gateway_trigger_asleep_and_deaf";
-    let directory = AT_ZERO.replace(
-        "name: vllm}}\n",
-        &format!(
-            "name: vllm}}, triggers: [{{metadata: {{staleAfter: 1s, demandMetric: q, demandEndpoint: \
-             \"{}/metrics\"}}}}]}}\n",
-            router.origin()
-        ),
-    );
-    let gateway = gateway(&directory, &[&router]).await;
+    let gateway = gateway(&declared(&router), &[&router]).await;
     let trigger = trigger(&gateway, &router, "ai/vllm-so", &[("staleAfter", "1s")]).await;
     trigger.becomes(0.0).await;
     assert_eq!(gateway.metric(deaf, "vllm-so").await, 0.0);

@@ -58,6 +58,18 @@ pub(super) fn parts(line: &str) -> Result<Parts<'_>, &'static str> {
     Ok(Parts { name, labels, value: value(rest)? })
 }
 
+/// The series name that a broken line begins with, in braces and quotes or without; may be empty.
+pub(super) fn begun(line: &str) -> Cow<'_, str> {
+    let (plain, rest) = split_word(line, is_name);
+    let inside = blank(rest).strip_prefix('{').map(blank);
+    match inside.and_then(|inside| inside.strip_prefix('"')) {
+        Some(quoted) if plain.is_empty() => {
+            quoted_rest(quoted).map_or(Cow::Borrowed(quoted), |(name, _)| name)
+        }
+        _ => Cow::Borrowed(plain),
+    }
+}
+
 /// The name and type of what follows `# TYPE `.
 pub(super) fn declaration(text: &str) -> Option<(Cow<'_, str>, &str)> {
     let text = blank(text);

@@ -1,6 +1,6 @@
 //! Pages of metrics, line by line.
 
-use shared::exposition::{Broken, Kind, Matchers, NotText, Series, parse, text};
+use shared::exposition::{Kind, Matchers, NotText, Series, parse, text};
 
 const CLASSIC: &str = include_str!("fixtures/prometheus_client.txt");
 const OPENMETRICS: &str = include_str!("fixtures/prometheus_client.openmetrics.txt");
@@ -93,13 +93,35 @@ fn a_broken_line_is_named_and_costs_itself_only() {
         let page = format!("before 1\n\n{line}\nafter 2\n");
         let read: Vec<_> = parse(&page).collect();
         assert_eq!(read.len(), 3, "{line}");
-        assert_eq!(read[1], Err(Broken { line: 3, what }), "{line}");
+        let Err(broken) = &read[1] else { panic!("{line}") };
+        assert_eq!((broken.line, broken.what, broken.is_end), (3, what, false), "{line}");
         let after = read[2].as_ref().unwrap();
         assert_eq!((after.name.as_ref(), after.line), ("after", 4), "{line}");
     }
     let many: String = (0..65).map(|at| format!("l{at}=\"\",")).collect();
-    let error = parse(&format!("a{{{many}}} 1")).next().unwrap().unwrap_err();
+    let many = format!("a{{{many}}} 1");
+    let error = parse(&many).next().unwrap().unwrap_err();
     assert_eq!(error.to_string(), "line 1: it has more than 64 labels");
+}
+
+#[test]
+fn a_broken_line_tells_whose_it_may_be() {
+    let only = |page: &'static str| parse(page).find_map(Result::err).unwrap();
+    for (page, is, is_not) in [
+        ("ab{c=\"d\"} x\n", "ab", "abc"),
+        ("a:b_1 1 x\n", "a:b_1", "a:b"),
+        ("a-b 1\n", "a", "a-b"),
+        ("{ \"a.b\",c=\"d\"} x\n", "a.b", "a"),
+        ("<html>\n", "", "a"),
+        // Cut off: the name may go on.
+        ("x 1\nab", "abc", "a"),
+        ("x 1\nab{c=\"", "ab", "a"),
+        ("x 1\n{\"a.b", "a.bc", "a"),
+    ] {
+        let broken = only(page);
+        assert!(broken.may_be(is) && !broken.may_be(is_not), "{broken:?}");
+        assert_eq!(broken.is_end, !page.ends_with('\n'), "{page}");
+    }
 }
 
 #[test]
