@@ -137,6 +137,11 @@ impl Selection {
                 *before = None;
                 return Said::Unknown(why.as_str().into());
             }
+            // An error page is not one that leaves the series out.
+            if rest.series == 0 && rest.broken.is_some() {
+                *before = None;
+                return Said::Unknown(self.absence(selected.others, rest));
+            }
             *before = Some(Counters { taken_at: now, values: HashMap::new() });
             return Said::Absent(self.absence(selected.others, rest));
         }
@@ -302,8 +307,9 @@ mod tests {
             absent(once(page, "q", "m=b")),
             "no series q{m=b}; 1 of that name have other labels"
         );
-        let html = absent(once("<html>\n", "r", ""));
-        assert!(html.starts_with("no series r; it is no page of metrics (line 1: "), "{html}");
+        let html = once("<html>\n", "r", "");
+        let why = "no series r; it is no page of metrics (line 1: ";
+        assert!(matches!(&html, Said::Unknown(said) if said.starts_with(why)), "{html:?}");
         assert_eq!(absent(once("", "r", "")), "no series r among its 0 series");
     }
 
