@@ -16,25 +16,34 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::server::NamedService;
-use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tracing::{info, warn};
 
+use crate::accept::{self, Port};
 use crate::answer::Answers;
-use crate::config::{AgentAuth, DirectorySource, KubeConfig, ServeConfig};
+use crate::config::identity::{AgentAuth, IdentityConfig};
+use crate::config::{DirectorySource, KubeConfig, ServeConfig};
 use crate::demand::Demands;
 use crate::demand::place::{self, Rules};
 use crate::directory::Directory;
 use crate::directory::file::FileDirectory;
-use crate::directory::kube::KubeDirectory;
+use crate::directory::kube::{self, KubeDirectory};
 use crate::fleet::Fleet;
 use crate::http::Pages;
 use crate::http::metrics::Metrics;
-use crate::ingest::{self, Ingest};
+use crate::http::token::{self, Token};
+use crate::identity::Guard;
+use crate::identity::token::Reviews;
+use crate::ingest::{self, Door, Ingest};
+use crate::refusal::Refusals;
+use crate::reload::{self, Look, Reloaded};
 use crate::scaler::{self, Scaler};
+use crate::tls;
 use crate::trigger::profile::Profiles;
 
+/// The name of KEDA's port in logs and metrics.
+const KEDA: &str = "keda";
 /// How long shutdown may take.
 const DRAIN: Duration = Duration::from_secs(10);
 /// KEDA's calls are answered from memory; one that is not by then is an error.
@@ -63,6 +72,7 @@ pub struct App {
     fleet: Arc<Fleet>,
     answers: Arc<Answers>,
     demands: Arc<Demands>,
+    locks: Locks,
     clock: Clock,
 }
 
@@ -92,13 +102,7 @@ impl App {
             answers = answers.with_max_age(config.kube.max_age);
         }
         let answers = Arc::new(answers);
-        let AgentAuth::None = config.agent_auth;
-        if !config.agent_listen.ip().is_loopback() {
-            warn!(
-                "agents are not authenticated: whoever reaches their port can scale any workload, \
-                 and read which pods are on which node"
-            );
-        }
+        let locks = Locks::open(&config).await?;
         Ok(Self {
             keda: bind("--keda-listen", config.keda_listen).await?,
             agents: bind("--agent-listen", config.agent_listen).await?,
@@ -107,6 +111,7 @@ impl App {
             fleet,
             answers,
             demands,
+            locks,
             clock,
         })
     }
@@ -134,19 +139,28 @@ impl App {
         let (keda, agents, http) = (self.keda_addr(), self.agent_addr(), self.http_addr());
         info!(%keda, %agents, %http, "serving");
         let (ingest_counts, calls) = (ingest::Counts::default(), scaler::Calls::default());
-        let metrics = Arc::new(Metrics::new(&ingest_counts, &calls, &self.demands));
+        let (refusals, reloads) = (Refusals::default(), reload::Counts::default());
+        let locks = self.locks;
+        let metrics = Metrics::new(&ingest_counts, &calls, &self.demands)
+            .with_locks(&refusals, &reloads)
+            .with_certificates(locks.certificates());
+        let metrics = Arc::new(metrics);
         let (fleet, directory) = (self.fleet.clone(), self.answers.directory().clone());
         let asks = self.answers.asks();
         let counts = ingest_counts;
-        let ingest = Ingest::new(fleet, directory, asks, self.clock, counts, shutdown.clone());
+        let door = Door { guard: locks.guard.clone(), refusals: refusals.clone() };
+        let ingest = Ingest::new(fleet, directory, asks, self.clock, counts, shutdown.clone())
+            .with_door(door);
         let scaler = Scaler::new(self.answers.clone(), calls, shutdown.clone());
-        let pages = Pages::new(self.answers.clone(), metrics, shutdown.clone());
+        let pages = Pages::new(self.answers.clone(), metrics, shutdown.clone())
+            .with_token(locks.http_token.clone());
 
         let tasks = TaskTracker::new();
         let (health, health_service) = tonic_health::server::health_reporter();
         set_health(&health, ServingStatus::NotServing).await;
         tasks.spawn(self.directory.watch(shutdown.clone()));
         tasks.spawn(self.demands.run(shutdown.clone()));
+        tasks.spawn(reload::watch(locks.files(), reloads, shutdown.clone()));
         tasks.spawn(warm_up(self.answers.clone(), health, shutdown.clone()));
         tasks.spawn(keep_asks(self.answers.clone(), shutdown.clone()));
         tasks.spawn(tidy(self.fleet, self.answers, self.clock, shutdown.clone()));
@@ -157,11 +171,20 @@ impl App {
                 ExternalScalerServer::new(scaler).max_decoding_message_size(MAX_KEDA_BYTES),
             )
             .add_service(health_service)
-            .serve_with_incoming_shutdown(incoming(self.keda), shutdown.clone().cancelled_owned());
+            .serve_with_incoming_shutdown(
+                accept::incoming(
+                    self.keda,
+                    Port { name: KEDA, tls: locks.keda, refusals: refusals.clone() },
+                ),
+                shutdown.clone().cancelled_owned(),
+            );
         let agents = server()
             .add_service(UplinkServer::new(ingest).max_decoding_message_size(MAX_AGENT_BYTES))
             .serve_with_incoming_shutdown(
-                incoming(self.agents),
+                accept::incoming(
+                    self.agents,
+                    Port { name: ingest::PORT, tls: locks.agents, refusals },
+                ),
                 shutdown.clone().cancelled_owned(),
             );
         let http = axum::serve(self.http, pages.router())
@@ -188,6 +211,60 @@ impl App {
         tasks.wait().await;
         info!("stopped");
         Ok(())
+    }
+}
+
+/// What keeps the ports closed to those who may not come in.
+struct Locks {
+    keda: Option<Arc<Reloaded<tls::Server>>>,
+    agents: Option<Arc<Reloaded<tls::Server>>>,
+    guard: Arc<Guard>,
+    http_token: Option<Arc<Reloaded<Token>>>,
+}
+
+impl Locks {
+    async fn open(config: &ServeConfig) -> anyhow::Result<Self> {
+        let IdentityConfig { keda_tls, agent_tls, agent_auth, http_token } = &config.identity;
+        let keda = keda_tls.as_ref().map(|files| files.open(KEDA)).transpose();
+        let agents = agent_tls.as_ref().map(|files| files.open(ingest::PORT)).transpose();
+        let http_token = http_token.as_deref().map(token::open).transpose();
+        let guard = match agent_auth {
+            AgentAuth::None => {
+                if !config.agent_listen.ip().is_loopback() {
+                    warn!(
+                        "agents are not authenticated: whoever reaches their port can scale any \
+                         workload, and read which pods are on which node"
+                    );
+                }
+                Guard::Open
+            }
+            AgentAuth::Mtls => Guard::Certificates,
+            AgentAuth::Token(rules) => {
+                let client = kube::client(config.kube.kubeconfig.as_deref()).await;
+                let client = client.context("--agent-auth token")?;
+                Guard::Tokens(Arc::new(Reviews::new(client, rules.clone())))
+            }
+        };
+        Ok(Self {
+            keda: keda.context("--keda-tls-cert, --keda-tls-key, --keda-client-ca")?,
+            agents: agents.context("--agent-tls-cert, --agent-tls-key, --agent-client-ca")?,
+            guard: Arc::new(guard),
+            http_token: http_token.context("--http-token-file")?,
+        })
+    }
+
+    /// Everything that is read again when it changes.
+    fn files(&self) -> Vec<Arc<dyn Look>> {
+        let tls = [&self.keda, &self.agents].into_iter().flatten().cloned();
+        let mut files: Vec<Arc<dyn Look>> = tls.map(|tls| tls as Arc<dyn Look>).collect();
+        files.extend(self.http_token.clone().map(|token| token as Arc<dyn Look>));
+        files
+    }
+
+    /// The certificates of ports, by the ports' names.
+    fn certificates(&self) -> Vec<(&'static str, Arc<Reloaded<tls::Server>>)> {
+        let ports = [(KEDA, &self.keda), (ingest::PORT, &self.agents)];
+        ports.into_iter().filter_map(|(name, tls)| Some((name, tls.clone()?))).collect()
     }
 }
 
@@ -242,10 +319,6 @@ async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
 
 fn address(listener: &TcpListener) -> SocketAddr {
     listener.local_addr().expect("a bound listener has an address")
-}
-
-fn incoming(listener: TcpListener) -> TcpIncoming {
-    TcpIncoming::from(listener).with_nodelay(Some(true))
 }
 
 fn server() -> tonic::transport::Server {

@@ -44,7 +44,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Explain(args) => {
             let object = &args.scaled_object;
-            let text = client::explanation(&args.server.0, &object.namespace, &object.name).await?;
+            let name = (object.namespace.as_str(), object.name.as_str());
+            let token = args.token_file.as_deref();
+            let text = client::explanation(&args.server.0, token, name).await?;
             match args.output {
                 Output::Json => println!("{text}"),
                 Output::Table => {
