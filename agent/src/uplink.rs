@@ -26,11 +26,14 @@ pub mod address;
 pub mod backoff;
 /// One stream, once.
 mod connection;
+/// What the agent shows, and by what it knows a gateway.
+pub mod credentials;
 /// The messages of one stream.
 mod outbound;
 
 use address::Gateway;
 use connection::Ended;
+use credentials::Credentials;
 
 /// Time between two looks at what a gateway's name stands for.
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
@@ -51,6 +54,8 @@ pub struct Uplink {
     pub briefs: watch::Sender<Option<Arc<Brief>>>,
     /// The clock frames are stamped with.
     pub clock: Clock,
+    /// What the agent shows the gateways.
+    pub credentials: Arc<Credentials>,
     /// Cancelled when nothing is to be tried any more; streams that are up end by themselves.
     pub shutdown: CancellationToken,
 }
