@@ -47,27 +47,50 @@ impl Refusals {
     pub fn refuse(&self, port: &'static str, reason: &'static str, peer: &str, why: &str) {
         let refused = Refused { port, reason };
         self.counts.get_or_create(&refused).inc();
-        let now = Instant::now();
-        let unsaid = {
-            let mut said = self.said.lock();
-            match said.get_mut(&refused) {
-                Some(said) if now - said.at < SAY_EVERY => {
-                    said.unsaid += 1;
-                    None
-                }
-                Some(said) => {
-                    said.at = now;
-                    Some(std::mem::take(&mut said.unsaid))
-                }
-                None => {
-                    said.insert(refused, Said { at: now, unsaid: 0 });
-                    Some(0)
-                }
-            }
-        };
-        match unsaid {
+        match self.unsaid(refused, Instant::now()) {
             Some(more) => warn!(port, reason, peer, why, more, "peer refused"),
             None => debug!(port, reason, peer, why, "peer refused"),
         }
+    }
+
+    /// How many were not said since the last line, if it is time for another.
+    fn unsaid(&self, refused: Refused, now: Instant) -> Option<u64> {
+        let mut said = self.said.lock();
+        match said.get_mut(&refused) {
+            Some(said) if now - said.at < SAY_EVERY => {
+                said.unsaid += 1;
+                None
+            }
+            Some(said) => {
+                said.at = now;
+                Some(std::mem::take(&mut said.unsaid))
+            }
+            None => {
+                said.insert(refused, Said { at: now, unsaid: 0 });
+                Some(0)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Instant, Refusals, Refused, SAY_EVERY};
+
+    #[test]
+    fn a_reason_has_one_line_in_ten_seconds() {
+        let (refusals, start) = (Refusals::default(), Instant::now());
+        let slow = Refused { port: "agents", reason: "slow" };
+        let other = Refused { port: "keda", reason: "slow" };
+        assert_eq!(refusals.unsaid(slow.clone(), start), Some(0));
+        for millis in 1..1_000 {
+            let now = start + Duration::from_millis(millis);
+            assert_eq!(refusals.unsaid(slow.clone(), now), None);
+        }
+        assert_eq!(refusals.unsaid(other, start), Some(0), "another port");
+        assert_eq!(refusals.unsaid(slow.clone(), start + SAY_EVERY), Some(999));
+        assert_eq!(refusals.unsaid(slow, start + 2 * SAY_EVERY), Some(0));
     }
 }

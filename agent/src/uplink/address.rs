@@ -70,7 +70,7 @@ impl Gateway {
         self.is_secure
     }
 
-    /// Whether it is on this machine, whatever names are resolved to.
+    /// Whether it is on this machine: a loopback address or `localhost`.
     pub fn is_local(&self) -> bool {
         let address: Result<IpAddr, _> = self.host().parse();
         self.host == "localhost" || address.is_ok_and(|address| address.is_loopback())

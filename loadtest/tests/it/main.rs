@@ -6,9 +6,12 @@ mod attribution;
 mod demo;
 #[path = "../../../agent/tests/it/fake_nvml.rs"]
 mod fake_nvml;
+mod identity;
 mod mig;
 mod night;
 mod nvml;
+#[path = "../../../gateway/tests/it/pki.rs"]
+mod pki;
 mod processes;
 mod recordings;
 mod support;

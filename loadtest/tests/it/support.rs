@@ -43,6 +43,16 @@ pub(crate) struct Gateway {
 impl Gateway {
     /// A gateway whose cluster is the file `directory`.
     pub(crate) fn start(binaries: &Path, folder: &TempDir, directory: &str) -> Self {
+        Self::start_with(binaries, folder, directory, &[])
+    }
+
+    /// The same with more options.
+    pub(crate) fn start_with(
+        binaries: &Path,
+        folder: &TempDir,
+        directory: &str,
+        options: &[String],
+    ) -> Self {
         let [keda, uplink, http] = [free_address(), free_address(), free_address()];
         let file = folder.path().join("directory.yaml");
         fs::write(&file, directory).unwrap();
@@ -51,7 +61,8 @@ impl Gateway {
             .args(["serve", "--http-listen", &http.to_string()])
             .args(["--keda-listen", &keda.to_string()])
             .args(["--agent-listen", &uplink.to_string()])
-            .args(["--directory", &format!("file:{}", file.display())]);
+            .args(["--directory", &format!("file:{}", file.display())])
+            .args(options);
         Self { process: Process::start("gpu-gateway", command, folder), keda, uplink, http }
     }
 
@@ -118,6 +129,7 @@ pub(crate) fn run_agent(binaries: &Path, gateway: &Gateway, node: &str) -> Comma
 /// A child that does not outlive the test.
 pub(crate) struct Process {
     pub(crate) name: &'static str,
+    command: Command,
     child: Child,
     log: PathBuf,
 }
@@ -126,9 +138,16 @@ impl Process {
     pub(crate) fn start(name: &'static str, mut command: Command, folder: &TempDir) -> Self {
         let log = folder.path().join(format!("{name}.log"));
         let file = File::create(&log).unwrap();
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn();
-        let child = child.unwrap();
-        Self { name, child, log }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        let child = command.spawn().unwrap();
+        Self { name, command, child, log }
+    }
+
+    /// Ends it as a deployment does, and starts it again.
+    pub(crate) async fn restart(&mut self) {
+        let status = self.terminate().await;
+        assert!(status.success(), "{status}:\n{}", self.log());
+        self.child = self.command.spawn().unwrap();
     }
 
     pub(crate) fn log(&self) -> String {
