@@ -124,7 +124,10 @@ async fn accept(listener: TcpListener, port: Port, taken: mpsc::Sender<io::Resul
                     taken.send(Ok(Conn::secured(stream, address))).await.ok();
                     return;
                 }
-                Ok(Err(error)) => tls::refused(&error),
+                Ok(Err(error)) => match tls::refused(&error) {
+                    Some(refused) => refused,
+                    None => return refusals.count(name, "closed"),
+                },
                 Err(_) => ("slow", format!("no handshake within {HANDSHAKE_WITHIN:?}")),
             };
             refusals.refuse(name, reason, &address.to_string(), &why);

@@ -43,6 +43,11 @@ impl Refusals {
         registry.register("peers_refused", help, self.counts.clone());
     }
 
+    /// Somebody left `port` by himself, which probes of a load balancer do all the time.
+    pub fn count(&self, port: &'static str, reason: &'static str) {
+        self.counts.get_or_create(&Refused { port, reason }).inc();
+    }
+
     /// `peer` was turned away at `port`; `why` is for people and names no secret.
     pub fn refuse(&self, port: &'static str, reason: &'static str, peer: &str, why: &str) {
         let refused = Refused { port, reason };

@@ -98,24 +98,23 @@ pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     dns.chain(certificate.valid_uri_names()).map(str::to_owned).collect()
 }
 
-/// What went wrong in a handshake, as a reason to be counted and as a sentence.
-pub fn refused(error: &std::io::Error) -> (&'static str, String) {
+/// What went wrong in a handshake, as a reason to be counted and as a sentence; `None` if the client
+/// just left.
+pub fn refused(error: &std::io::Error) -> Option<(&'static str, String)> {
     use rustls::CertificateError as Bad;
     use rustls::Error;
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
-    let reason = match inner {
-        Some(Error::InvalidMessage(_)) => "not_tls",
-        Some(Error::NoCertificatesPresented) => "no_certificate",
-        Some(Error::InvalidCertificate(bad)) => match bad {
+    let reason = match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>())? {
+        Error::InvalidMessage(_) => "not_tls",
+        Error::NoCertificatesPresented => "no_certificate",
+        Error::InvalidCertificate(bad) => match bad {
             Bad::Expired | Bad::ExpiredContext { .. } => "expired_certificate",
             Bad::UnknownIssuer | Bad::BadSignature => "unknown_issuer",
             _ => "bad_certificate",
         },
         // It does not like our certificate.
-        Some(Error::AlertReceived(_)) => "refused_by_peer",
-        Some(Error::NoApplicationProtocol) => "not_h2",
-        Some(_) => "handshake",
-        None => "closed",
+        Error::AlertReceived(_) => "refused_by_peer",
+        Error::NoApplicationProtocol => "not_h2",
+        _ => "handshake",
     };
-    (reason, error.to_string())
+    Some((reason, error.to_string()))
 }
