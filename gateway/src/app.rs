@@ -4,6 +4,9 @@
 //! turns readiness off and ends streams with OK, waits for calls in flight, and is over after
 //! `DRAIN` at the latest.
 
+/// What keeps the ports closed to those who may not come in.
+mod locks;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,30 +23,22 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tracing::{info, warn};
 
-use crate::accept::{self, Port};
+use self::locks::Locks;
+use crate::accept;
 use crate::answer::Answers;
-use crate::config::identity::{AgentAuth, IdentityConfig};
 use crate::config::{DirectorySource, KubeConfig, ServeConfig};
 use crate::demand::Demands;
 use crate::demand::place::{self, Rules};
 use crate::directory::Directory;
 use crate::directory::file::FileDirectory;
-use crate::directory::kube::{self, KubeDirectory};
+use crate::directory::kube::KubeDirectory;
 use crate::fleet::Fleet;
 use crate::http::Pages;
 use crate::http::metrics::Metrics;
-use crate::http::token::{self, Token};
-use crate::identity::Guard;
-use crate::identity::token::Reviews;
-use crate::ingest::{self, Door, Ingest};
-use crate::refusal::Refusals;
-use crate::reload::{self, Look, Reloaded};
+use crate::ingest::{self, Ingest};
 use crate::scaler::{self, Scaler};
-use crate::tls;
 use crate::trigger::profile::Profiles;
 
-/// The name of KEDA's port in logs and metrics.
-const KEDA: &str = "keda";
 /// How long shutdown may take.
 const DRAIN: Duration = Duration::from_secs(10);
 /// KEDA's calls are answered from memory; one that is not by then is an error.
@@ -139,18 +134,16 @@ impl App {
         let (keda, agents, http) = (self.keda_addr(), self.agent_addr(), self.http_addr());
         info!(%keda, %agents, %http, "serving");
         let (ingest_counts, calls) = (ingest::Counts::default(), scaler::Calls::default());
-        let (refusals, reloads) = (Refusals::default(), reload::Counts::default());
         let locks = self.locks;
         let metrics = Metrics::new(&ingest_counts, &calls, &self.demands)
-            .with_locks(&refusals, &reloads)
+            .with_locks(&locks.refusals, &locks.reloads)
             .with_certificates(locks.certificates());
         let metrics = Arc::new(metrics);
         let (fleet, directory) = (self.fleet.clone(), self.answers.directory().clone());
         let asks = self.answers.asks();
         let counts = ingest_counts;
-        let door = Door { guard: locks.guard.clone(), refusals: refusals.clone() };
         let ingest = Ingest::new(fleet, directory, asks, self.clock, counts, shutdown.clone())
-            .with_door(door);
+            .with_door(locks.door());
         let scaler = Scaler::new(self.answers.clone(), calls, shutdown.clone());
         let pages = Pages::new(self.answers.clone(), metrics, shutdown.clone())
             .with_token(locks.http_token.clone());
@@ -160,7 +153,7 @@ impl App {
         set_health(&health, ServingStatus::NotServing).await;
         tasks.spawn(self.directory.watch(shutdown.clone()));
         tasks.spawn(self.demands.run(shutdown.clone()));
-        tasks.spawn(reload::watch(locks.files(), reloads, shutdown.clone()));
+        tasks.spawn(locks.watch(shutdown.clone()));
         tasks.spawn(warm_up(self.answers.clone(), health, shutdown.clone()));
         tasks.spawn(keep_asks(self.answers.clone(), shutdown.clone()));
         tasks.spawn(tidy(self.fleet, self.answers, self.clock, shutdown.clone()));
@@ -172,19 +165,13 @@ impl App {
             )
             .add_service(health_service)
             .serve_with_incoming_shutdown(
-                accept::incoming(
-                    self.keda,
-                    Port { name: KEDA, tls: locks.keda, refusals: refusals.clone() },
-                ),
+                accept::incoming(self.keda, locks.keda_port()),
                 shutdown.clone().cancelled_owned(),
             );
         let agents = server()
             .add_service(UplinkServer::new(ingest).max_decoding_message_size(MAX_AGENT_BYTES))
             .serve_with_incoming_shutdown(
-                accept::incoming(
-                    self.agents,
-                    Port { name: ingest::PORT, tls: locks.agents, refusals },
-                ),
+                accept::incoming(self.agents, locks.agent_port()),
                 shutdown.clone().cancelled_owned(),
             );
         let http = axum::serve(self.http, pages.router())
@@ -199,14 +186,7 @@ impl App {
             agents.context("the agents' port")?;
             http.context("the HTTP port")
         };
-        let drained = async {
-            shutdown.cancelled().await;
-            tokio::time::sleep(DRAIN).await;
-        };
-        tokio::select! {
-            ended = servers => ended?,
-            () = drained => warn!("some clients did not leave in time, closing their connections"),
-        }
+        Box::pin(drained(servers, &shutdown)).await?;
         tasks.close();
         tasks.wait().await;
         info!("stopped");
@@ -214,58 +194,20 @@ impl App {
     }
 }
 
-/// What keeps the ports closed to those who may not come in.
-struct Locks {
-    keda: Option<Arc<Reloaded<tls::Server>>>,
-    agents: Option<Arc<Reloaded<tls::Server>>>,
-    guard: Arc<Guard>,
-    http_token: Option<Arc<Reloaded<Token>>>,
-}
-
-impl Locks {
-    async fn open(config: &ServeConfig) -> anyhow::Result<Self> {
-        let IdentityConfig { keda_tls, agent_tls, agent_auth, http_token } = &config.identity;
-        let keda = keda_tls.as_ref().map(|files| files.open(KEDA)).transpose();
-        let agents = agent_tls.as_ref().map(|files| files.open(ingest::PORT)).transpose();
-        let http_token = http_token.as_deref().map(token::open).transpose();
-        let guard = match agent_auth {
-            AgentAuth::None => {
-                if !config.agent_listen.ip().is_loopback() {
-                    warn!(
-                        "agents are not authenticated: whoever reaches their port can scale any \
-                         workload, and read which pods are on which node"
-                    );
-                }
-                Guard::Open
-            }
-            AgentAuth::Mtls => Guard::Certificates,
-            AgentAuth::Token(rules) => {
-                let client = kube::client(config.kube.kubeconfig.as_deref()).await;
-                let client = client.context("--agent-auth token")?;
-                Guard::Tokens(Arc::new(Reviews::new(client, rules.clone())))
-            }
-        };
-        Ok(Self {
-            keda: keda.context("--keda-tls-cert, --keda-tls-key, --keda-client-ca")?,
-            agents: agents.context("--agent-tls-cert, --agent-tls-key, --agent-client-ca")?,
-            guard: Arc::new(guard),
-            http_token: http_token.context("--http-token-file")?,
-        })
+/// Waits for the servers to end, but not for ever after `shutdown`.
+async fn drained(
+    servers: impl Future<Output = anyhow::Result<()>>,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
+    let drained = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(DRAIN).await;
+    };
+    tokio::select! {
+        ended = servers => ended?,
+        () = drained => warn!("some clients did not leave in time, closing their connections"),
     }
-
-    /// Everything that is read again when it changes.
-    fn files(&self) -> Vec<Arc<dyn Look>> {
-        let tls = [&self.keda, &self.agents].into_iter().flatten().cloned();
-        let mut files: Vec<Arc<dyn Look>> = tls.map(|tls| tls as Arc<dyn Look>).collect();
-        files.extend(self.http_token.clone().map(|token| token as Arc<dyn Look>));
-        files
-    }
-
-    /// The certificates of ports, by the ports' names.
-    fn certificates(&self) -> Vec<(&'static str, Arc<Reloaded<tls::Server>>)> {
-        let ports = [(KEDA, &self.keda), (ingest::PORT, &self.agents)];
-        ports.into_iter().filter_map(|(name, tls)| Some((name, tls.clone()?))).collect()
-    }
+    Ok(())
 }
 
 /// Where the directory comes from.

@@ -42,7 +42,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Take the agents' readings and answer KEDA
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Say why a ScaledObject gets the answer it gets
     Explain(Explain),
     /// Say what is unsound in ScaledObjects and ScaledJobs, from their YAML alone

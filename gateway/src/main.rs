@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(serve) => {
-            let config = ServeConfig::try_from(serve).unwrap_or_else(|why| usage(&why));
+            let config = ServeConfig::try_from(*serve).unwrap_or_else(|why| usage(&why));
             process::start_logging(&cli.log_filter, cli.log_format.into())?;
             let shutdown = CancellationToken::new();
             process::cancel_on_signal(shutdown.clone())?;

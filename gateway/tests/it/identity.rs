@@ -1,5 +1,7 @@
 //! Who may connect: TLS on both gRPC ports, certificates and tokens of agents, the HTTP token.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
