@@ -35,6 +35,7 @@ use crate::owner::handover::Handovers;
 use crate::owner::kubelet::{self, Kubelet};
 use crate::owner::process::Procfs;
 use crate::uplink::address::Gateway;
+use crate::uplink::credentials::Credentials;
 use crate::uplink::{Heard, Uplink};
 
 /// How long the hardware is waited for before the pages are served without it.
@@ -50,6 +51,7 @@ pub struct App {
     engine_interval: Duration,
     /// None in agent-only mode.
     gateways: Vec<Gateway>,
+    credentials: Arc<Credentials>,
     collector: Collector,
     briefs: watch::Sender<Option<Arc<Brief>>>,
     http: Option<TcpListener>,
@@ -65,8 +67,10 @@ impl App {
             config.gateways.iter().map(|url| url.parse()).collect();
         let gateways = gateways?;
         if gateways.is_empty() {
-            bail!("no gateway; write --gateway http://HOST:PORT");
+            bail!("no gateway; write --gateway https://HOST:PORT");
         }
+        let credentials = Credentials::new(config.credentials);
+        credentials.check(&gateways)?;
         let read = ReadConfig {
             node: config.node,
             source: config.source,
@@ -76,7 +80,9 @@ impl App {
             replay_end: config.replay_end,
         };
         let engine_interval = config.engine_interval;
-        Ok(Self { engine_interval, ..Self::with(gateways, read, config.http_listen)? })
+        let credentials = Arc::new(credentials);
+        let app = Self::with(gateways, read, config.http_listen)?;
+        Ok(Self { engine_interval, credentials, ..app })
     }
 
     /// The same for an agent that only serves its local pages, on `listen`.
@@ -98,7 +104,8 @@ impl App {
         let collector = collector(config, heard)?;
         let http = listen.map(bind).transpose()?;
         let engine_interval = DEFAULT_INTERVAL;
-        Ok(Self { node, interval, engine_interval, gateways, collector, briefs, http })
+        let credentials = Arc::default();
+        Ok(Self { node, interval, engine_interval, gateways, credentials, collector, briefs, http })
     }
 
     /// Where the local pages are, if they are served.
@@ -149,6 +156,7 @@ impl App {
                 newest: frames.clone(),
                 briefs: heard.clone(),
                 clock,
+                credentials: self.credentials.clone(),
                 shutdown: no_more_tries.clone(),
             };
             info!(node = %self.node, %gateway, "agent starts");

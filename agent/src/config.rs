@@ -15,6 +15,7 @@ use crate::device::SourceSpec;
 use crate::device::replay::ReplayEnd;
 use crate::engine;
 use crate::uplink::address::Gateway;
+use crate::uplink::credentials::Files;
 
 /// Flags of the subcommands that show the node here.
 pub mod alone;
@@ -33,10 +34,12 @@ const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 /// What `run` needs to know.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunConfig {
-    /// Gateways, each `http://HOST:PORT`.
+    /// Gateways, each `http://HOST:PORT` or `https://HOST:PORT`.
     pub gateways: Vec<String>,
     /// The node the agent speaks for.
     pub node: NodeName,
+    /// What it shows the gateways.
+    pub credentials: Files,
     /// Where readings come from.
     pub source: SourceSpec,
     /// Time between two samples.
@@ -59,6 +62,7 @@ impl RunConfig {
         Self {
             gateways: vec![gateway.into()],
             node,
+            credentials: Files::default(),
             owners: OwnerConfig::of(&source),
             source,
             interval: DEFAULT_INTERVAL,
@@ -130,7 +134,8 @@ pub enum Command {
 /// Flags of `run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Gateway as http://HOST:PORT; every address of HOST gets its own stream. Repeatable.
+    /// Gateway as http://HOST:PORT or https://HOST:PORT; every address of HOST gets its own
+    /// stream. Repeatable.
     #[arg(
         long = "gateway",
         value_name = "URL",
@@ -140,6 +145,9 @@ pub struct RunArgs {
         value_parser = gateway
     )]
     gateways: Vec<String>,
+    /// What it shows them.
+    #[command(flatten)]
+    credentials: CredentialArgs,
     /// Whom it speaks for.
     #[command(flatten)]
     node: NodeArgs,
@@ -169,6 +177,7 @@ impl RunArgs {
         Ok(RunConfig {
             gateways: self.gateways,
             node: self.node.name()?,
+            credentials: self.credentials.files(),
             owners: self.owners.resolve(&self.source),
             source: self.source.spec(),
             interval: self.interval,
@@ -177,6 +186,32 @@ impl RunArgs {
             replay_end: self.source.replay_end,
             http_listen: self.http_listen,
         })
+    }
+}
+
+/// Flags about TLS and identity.
+#[derive(Clone, Debug, Args)]
+pub struct CredentialArgs {
+    /// CAs of the gateways' certificates, PEM; needed for https://. The files of these flags are
+    /// read again for every connection.
+    #[arg(long, value_name = "FILE", env = "GPU_AGENT_GATEWAY_CA")]
+    gateway_ca: Option<PathBuf>,
+    /// Client certificate with the node's name, PEM.
+    #[arg(long, value_name = "FILE", env = "GPU_AGENT_TLS_CERT", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of --tls-cert, PEM.
+    #[arg(long, value_name = "FILE", env = "GPU_AGENT_TLS_KEY", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Projected service-account token, sent with every stream.
+    #[arg(long, value_name = "FILE", env = "GPU_AGENT_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl CredentialArgs {
+    /// The files.
+    pub fn files(self) -> Files {
+        let certificate = self.tls_cert.zip(self.tls_key);
+        Files { gateway_ca: self.gateway_ca, certificate, token: self.token_file }
     }
 }
 

@@ -74,7 +74,8 @@ async fn top(args: TopArgs) -> anyhow::Result<()> {
 
 async fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let config = args.read.resolve_once()?;
-    let report = alone::doctor(config, &args.engine_pages, &args.gateways).await?;
+    let report =
+        alone::doctor(config, &args.engine_pages, &args.gateways, args.credentials.files()).await?;
     print(&report.render(args.output)).context("standard output")?;
     Ok(if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -29,6 +29,8 @@ pub mod backoff;
 pub mod briefs;
 /// One stream, once.
 mod connection;
+/// What the agent shows, and by what it knows a gateway.
+pub mod credentials;
 /// The messages of one stream.
 mod outbound;
 /// Whether a gateway takes streams.
@@ -37,6 +39,7 @@ pub mod probe;
 use address::Gateway;
 use briefs::Briefs;
 use connection::Ended;
+use credentials::Credentials;
 
 /// Time between two looks at what a gateway's name stands for.
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
@@ -59,6 +62,8 @@ pub struct Uplink {
     pub briefs: Heard,
     /// The clock frames are stamped with.
     pub clock: Clock,
+    /// What the agent shows the gateways.
+    pub credentials: Arc<Credentials>,
     /// Cancelled when nothing is to be tried any more; streams that are up end by themselves.
     pub shutdown: CancellationToken,
 }

@@ -4,6 +4,9 @@
 //! turns readiness off and ends streams with OK, waits for calls in flight, and is over after
 //! `DRAIN` at the latest.
 
+/// What keeps the ports closed to those who may not come in.
+mod locks;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +19,14 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::server::NamedService;
-use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tracing::{info, warn};
 
+use self::locks::Locks;
+use crate::accept;
 use crate::answer::Answers;
-use crate::config::{AgentAuth, DirectorySource, KubeConfig, ServeConfig};
+use crate::config::{DirectorySource, KubeConfig, ServeConfig};
 use crate::demand::Demands;
 use crate::demand::place::{self, Rules};
 use crate::directory::Directory;
@@ -71,6 +75,7 @@ pub struct App {
     answers: Arc<Answers>,
     demands: Arc<Demands>,
     connection_age: Duration,
+    locks: Locks,
     clock: Clock,
 }
 
@@ -100,13 +105,7 @@ impl App {
             answers = answers.with_max_age(config.kube.max_age);
         }
         let answers = Arc::new(answers);
-        let AgentAuth::None = config.agent_auth;
-        if !config.agent_listen.ip().is_loopback() {
-            warn!(
-                "agents are not authenticated: whoever reaches their port can scale any workload, \
-                 and read which pods are on which node"
-            );
-        }
+        let locks = Locks::open(&config).await?;
         Ok(Self {
             keda: bind("--keda-listen", config.keda_listen).await?,
             agents: bind("--agent-listen", config.agent_listen).await?,
@@ -116,6 +115,7 @@ impl App {
             answers,
             demands,
             connection_age: config.connection_age,
+            locks,
             clock,
         })
     }
@@ -143,21 +143,28 @@ impl App {
         let (keda, agents, http) = (self.keda_addr(), self.agent_addr(), self.http_addr());
         info!(%keda, %agents, %http, "serving");
         let (ingest_counts, calls) = (ingest::Counts::default(), scaler::Calls::default());
-        let metrics = Arc::new(Metrics::new(&ingest_counts, &calls, &self.demands));
+        let locks = self.locks;
+        let metrics = Metrics::new(&ingest_counts, &calls, &self.demands)
+            .with_locks(&locks.refusals, &locks.reloads)
+            .with_certificates(locks.certificates());
+        let metrics = Arc::new(metrics);
         let (fleet, directory) = (self.fleet.clone(), self.answers.directory().clone());
         let asks = self.answers.asks();
         let counts = ingest_counts;
-        let ingest = Ingest::new(fleet, directory, asks, self.clock, counts, shutdown.clone());
+        let ingest = Ingest::new(fleet, directory, asks, self.clock, counts, shutdown.clone())
+            .with_door(locks.door());
         // Replicas that were started together do not send their clients away together.
         let age = self.connection_age.mul_f64(0.75 + 0.25 * fastrand::f64());
         let scaler = Scaler::new(self.answers.clone(), calls, age, shutdown.clone());
-        let pages = Pages::new(self.answers.clone(), metrics, shutdown.clone());
+        let pages = Pages::new(self.answers.clone(), metrics, shutdown.clone())
+            .with_token(locks.http_token.clone());
 
         let tasks = TaskTracker::new();
         let (health, health_service) = tonic_health::server::health_reporter();
         set_health(&health, ServingStatus::NotServing).await;
         tasks.spawn(self.directory.watch(shutdown.clone()));
         tasks.spawn(self.demands.run(shutdown.clone()));
+        tasks.spawn(locks.watch(shutdown.clone()));
         tasks.spawn(warm_up(self.answers.clone(), health, shutdown.clone()));
         tasks.spawn(keep_asks(self.answers.clone(), shutdown.clone()));
         tasks.spawn(keep_demand(self.answers.clone(), shutdown.clone()));
@@ -170,11 +177,14 @@ impl App {
                 ExternalScalerServer::new(scaler).max_decoding_message_size(MAX_KEDA_BYTES),
             )
             .add_service(health_service)
-            .serve_with_incoming_shutdown(incoming(self.keda), shutdown.clone().cancelled_owned());
+            .serve_with_incoming_shutdown(
+                accept::incoming(self.keda, locks.keda_port()),
+                shutdown.clone().cancelled_owned(),
+            );
         let agents = server()
             .add_service(UplinkServer::new(ingest).max_decoding_message_size(MAX_AGENT_BYTES))
             .serve_with_incoming_shutdown(
-                incoming(self.agents),
+                accept::incoming(self.agents, locks.agent_port()),
                 shutdown.clone().cancelled_owned(),
             );
         let http = axum::serve(self.http, pages.router())
@@ -189,19 +199,28 @@ impl App {
             agents.context("the agents' port")?;
             http.context("the HTTP port")
         };
-        let drained = async {
-            shutdown.cancelled().await;
-            tokio::time::sleep(DRAIN).await;
-        };
-        tokio::select! {
-            ended = servers => ended?,
-            () = drained => warn!("some clients did not leave in time, closing their connections"),
-        }
+        Box::pin(drained(servers, &shutdown)).await?;
         tasks.close();
         tasks.wait().await;
         info!("stopped");
         Ok(())
     }
+}
+
+/// Waits for the servers to end, but not for ever after `shutdown`.
+async fn drained(
+    servers: impl Future<Output = anyhow::Result<()>>,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
+    let drained = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(DRAIN).await;
+    };
+    tokio::select! {
+        ended = servers => ended?,
+        () = drained => warn!("some clients did not leave in time, closing their connections"),
+    }
+    Ok(())
 }
 
 /// Where the directory comes from.
@@ -255,10 +274,6 @@ async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
 
 fn address(listener: &TcpListener) -> SocketAddr {
     listener.local_addr().expect("a bound listener has an address")
-}
-
-fn incoming(listener: TcpListener) -> TcpIncoming {
-    TcpIncoming::from(listener).with_nodelay(Some(true))
 }
 
 fn server() -> tonic::transport::Server {

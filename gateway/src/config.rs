@@ -1,5 +1,8 @@
 //! Flags and environment → each part's settings. Nothing else in the crate reads either.
 
+/// Flags about who may connect.
+pub mod identity;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,6 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use hyper::Uri;
 use shared::process::{LogFormat, VERSION};
 
+use self::identity::{IdentityArgs, IdentityConfig};
 use crate::check::RULES;
 use crate::trigger::number;
 use crate::trigger::spec::DemandEndpoint;
@@ -38,7 +42,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Take the agents' readings and answer KEDA
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Say why a ScaledObject gets the answer it gets
     Explain(Explain),
     /// Say what is unsound in ScaledObjects and ScaledJobs, from their YAML alone
@@ -87,9 +91,9 @@ pub struct Serve {
     /// With --directory kube: this file, instead of the service account or KUBECONFIG
     #[arg(long, env = "GPU_GATEWAY_KUBECONFIG")]
     pub kubeconfig: Option<PathBuf>,
-    /// How agents prove who they are; required unless --agent-listen is a loopback address
-    #[arg(long, env = "GPU_GATEWAY_AGENT_AUTH")]
-    pub agent_auth: Option<AgentAuth>,
+    /// Who may connect.
+    #[command(flatten)]
+    pub identity: IdentityArgs,
     /// Own trigger profiles: a YAML map from name to metadata keys
     #[arg(long, env = "GPU_GATEWAY_PROFILES")]
     pub profiles: Option<PathBuf>,
@@ -139,6 +143,9 @@ pub struct Explain {
     /// The gateway's HTTP port
     #[arg(long, env = "GPU_GATEWAY_SERVER", default_value = "http://127.0.0.1:8080")]
     pub server: ServerUrl,
+    /// The token of the gateway's HTTP port, if it wants one
+    #[arg(long, env = "GPU_GATEWAY_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// `table` or `json`
     #[arg(short, long, default_value = "table")]
     pub output: Output,
@@ -265,13 +272,6 @@ fn max_age(text: &str) -> Result<Duration, String> {
     if age < LEAST_MAX_AGE { Err("at least 10s".into()) } else { Ok(age) }
 }
 
-/// How agents prove who they are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AgentAuth {
-    /// Not at all: whoever reaches the port can scale any workload
-    None,
-}
-
 /// Everything `serve` needs, checked.
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
@@ -285,8 +285,8 @@ pub struct ServeConfig {
     pub directory: DirectorySource,
     /// How the Kubernetes API is used, where it is.
     pub kube: KubeConfig,
-    /// How agents prove who they are.
-    pub agent_auth: AgentAuth,
+    /// Who may connect where.
+    pub identity: IdentityConfig,
     /// Own trigger profiles.
     pub profiles: Option<PathBuf>,
     /// Origins of demand endpoints that are read whatever their namespace and address.
@@ -322,7 +322,7 @@ impl ServeConfig {
             http_listen: any,
             directory: DirectorySource::File(file),
             kube: KubeConfig::default(),
-            agent_auth: AgentAuth::None,
+            identity: IdentityConfig::default(),
             profiles: None,
             demand_allow: Vec::new(),
             connection_age: Duration::from_mins(30),
@@ -339,7 +339,7 @@ impl TryFrom<Serve> for ServeConfig {
             agent_listen,
             http_listen,
             directory,
-            agent_auth,
+            identity,
             profiles,
             demand_allow,
             connection_age,
@@ -353,23 +353,14 @@ impl TryFrom<Serve> for ServeConfig {
             max_age: serve.directory_max_age,
             kubeconfig: serve.kubeconfig,
         };
-        let agent_auth = match agent_auth {
-            Some(auth) => auth,
-            None if agent_listen.ip().is_loopback() => AgentAuth::None,
-            None => {
-                return Err(format!(
-                    "--agent-auth is required because --agent-listen {agent_listen} is not a loopback \
-                     address: whoever reaches that port can scale any workload"
-                ));
-            }
-        };
+        let identity = identity.resolve(agent_listen)?;
         Ok(Self {
             keda_listen,
             agent_listen,
             http_listen,
             directory,
             kube,
-            agent_auth,
+            identity,
             profiles,
             demand_allow,
             connection_age,

@@ -11,6 +11,8 @@
 pub mod listing;
 /// What is scraped.
 pub mod metrics;
+/// The bearer token that may be asked for.
+pub mod token;
 
 use std::sync::Arc;
 
@@ -18,6 +20,7 @@ use axum::Router;
 use axum::error_handling::HandleErrorLayer;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
+use axum::middleware;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use serde_json::json;
@@ -26,7 +29,9 @@ use tower::ServiceBuilder;
 
 use crate::answer::{Answers, Refusal};
 use crate::explain::explain;
+use crate::reload::Reloaded;
 use metrics::Metrics;
+use token::Token;
 
 /// Requests answered at once; more are told to come again.
 const MAX_AT_ONCE: usize = 64;
@@ -36,13 +41,20 @@ const MAX_AT_ONCE: usize = 64;
 pub struct Pages {
     answers: Arc<Answers>,
     metrics: Arc<Metrics>,
+    token: Option<Arc<Reloaded<Token>>>,
     shutdown: CancellationToken,
 }
 
 impl Pages {
     /// Pages about `answers`.
     pub fn new(answers: Arc<Answers>, metrics: Arc<Metrics>, shutdown: CancellationToken) -> Self {
-        Self { answers, metrics, shutdown }
+        Self { answers, metrics, token: None, shutdown }
+    }
+
+    /// The same, with a token that `/api` and `/` want; probes and metrics stay open.
+    #[must_use]
+    pub fn with_token(self, token: Option<Arc<Reloaded<Token>>>) -> Self {
+        Self { token, ..self }
     }
 
     /// The routes.
@@ -50,13 +62,15 @@ impl Pages {
         let overload = HandleErrorLayer::new(|_| async { StatusCode::SERVICE_UNAVAILABLE });
         let limit =
             ServiceBuilder::new().layer(overload).load_shed().concurrency_limit(MAX_AT_ONCE);
+        let check = middleware::from_fn_with_state(self.token.clone(), token::check);
         Router::new()
-            .route("/metrics", get(Self::metrics))
             .route("/api/v1/nodes", get(Self::nodes))
             .route("/api/v1/pods", get(Self::pods))
             .route("/api/v1/workloads", get(Self::workloads))
             .route("/api/v1/scaledobjects/{namespace}/{name}/explain", get(Self::explain))
             .route("/", get(Self::index))
+            .route_layer(check)
+            .route("/metrics", get(Self::metrics))
             .layer(limit)
             // Probes are answered however busy it is.
             .route("/healthz", get(|| async { "ok\n" }))

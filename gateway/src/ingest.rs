@@ -29,13 +29,18 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use self::courier::Courier;
+use crate::accept::Peer;
 use crate::directory::Directory;
 use crate::engine::Asks;
 use crate::fleet::view::Intervals;
 use crate::fleet::{Fleet, Session};
+use crate::identity::{Guard, Identity, Refused as Denied};
+use crate::refusal::Refusals;
 
 /// How long an agent may take to say who it is, and to hear why it is refused.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// The name of this port in logs and metrics.
+pub const PORT: &str = "agents";
 /// Sampling intervals an agent may have.
 const INTERVALS_MS: std::ops::RangeInclusive<u32> = 100..=60_000;
 
@@ -46,7 +51,25 @@ pub struct Ingest {
     asks: watch::Receiver<Arc<Asks>>,
     clock: Clock,
     counts: Counts,
+    door: Door,
     shutdown: CancellationToken,
+}
+
+/// Who may push.
+#[derive(Clone)]
+pub struct Door {
+    /// What agents have to show.
+    pub guard: Arc<Guard>,
+    /// Where those are counted that were turned away.
+    pub refusals: Refusals,
+}
+
+impl Door {
+    fn refuse(&self, denied: Denied, peer: &str) -> Status {
+        let Denied { reason, status } = denied;
+        self.refusals.refuse(PORT, reason, peer, status.message());
+        status
+    }
 }
 
 /// What is counted about the agents' messages.
@@ -89,7 +112,14 @@ impl Ingest {
         counts: Counts,
         shutdown: CancellationToken,
     ) -> Self {
-        Self { fleet, directory, asks, clock, counts, shutdown }
+        let door = Door { guard: Arc::new(Guard::Open), refusals: Refusals::default() };
+        Self { fleet, directory, asks, clock, counts, door, shutdown }
+    }
+
+    /// The same, for those only whom `door` lets in.
+    #[must_use]
+    pub fn with_door(self, door: Door) -> Self {
+        Self { door, ..self }
     }
 }
 
@@ -101,11 +131,18 @@ impl Uplink for Ingest {
         &self,
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::PushStream>, Status> {
-        let peer = request.remote_addr().map_or_else(String::new, |peer| peer.to_string());
+        let known = request.extensions().get::<Peer>().cloned();
+        let peer = known.as_ref().map_or_else(String::new, |peer| peer.address.to_string());
+        let admitted = self.door.guard.admit(known.as_ref(), request.metadata()).await;
+        let identity = admitted.map_err(|denied| self.door.refuse(denied, &peer))?;
         let (replies, stream) = mpsc::channel(1);
         let conversation = Conversation {
             fleet: self.fleet.clone(),
             counts: self.counts.clone(),
+            directory: self.directory.clone(),
+            door: self.door.clone(),
+            identity,
+            peer: peer.clone(),
             session: None,
             link: None,
             refusals_logged: false,
@@ -175,6 +212,10 @@ async fn listen(
 struct Conversation {
     fleet: Arc<Fleet>,
     counts: Counts,
+    directory: Arc<Directory>,
+    door: Door,
+    identity: Identity,
+    peer: String,
     session: Option<Session>,
     link: Option<Link>,
     refusals_logged: bool,
@@ -246,6 +287,9 @@ impl Conversation {
             ms => return refuse(format!("engine interval of {ms} ms; 100 to 60000 are")),
         };
         let intervals = Intervals { samples: every(hello.interval_ms), engines: every(engines) };
+        self.identity
+            .may_speak_for(&hello.node, &self.directory)
+            .map_err(|denied| self.door.refuse(denied, &self.peer))?;
         let version: String = hello.version.chars().take(64).collect();
         let node = hello.node.into();
         let session = self

@@ -22,6 +22,21 @@ pub mod directory;
 /// Which page of which pod shows its inference engine, for the agent of the pod's node.
 pub mod engine;
 
+/// Files that are read again when they change.
+pub mod reload;
+
+/// Who was turned away, and why.
+pub mod refusal;
+
+/// What a TLS server needs, and what a client certificate says.
+pub mod tls;
+
+/// Connections as they come in, past their handshake.
+pub mod accept;
+
+/// Which node an agent may speak for.
+pub mod identity;
+
 /// What an agent is told about its own node.
 pub mod brief;
 

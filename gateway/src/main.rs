@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(serve) => {
-            let config = ServeConfig::try_from(serve).unwrap_or_else(|why| usage(&why));
+            let config = ServeConfig::try_from(*serve).unwrap_or_else(|why| usage(&why));
             process::start_logging(&cli.log_filter, cli.log_format.into())?;
             let shutdown = CancellationToken::new();
             process::cancel_on_signal(shutdown.clone())?;
@@ -44,7 +44,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Explain(args) => {
             let object = &args.scaled_object;
-            let text = client::explanation(&args.server.0, &object.namespace, &object.name).await?;
+            let name = (object.namespace.as_str(), object.name.as_str());
+            let token = args.token_file.as_deref();
+            let text = client::explanation(&args.server.0, token, name).await?;
             match args.output {
                 Output::Json => println!("{text}"),
                 Output::Table => {

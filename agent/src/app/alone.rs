@@ -29,6 +29,7 @@ use crate::local::record::Recording;
 use crate::local::view::View;
 use crate::local::{self, Format, render, stale_after};
 use crate::uplink::address::Gateway;
+use crate::uplink::credentials::Files;
 
 /// How long the driver may take to answer at all.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
@@ -170,6 +171,7 @@ pub async fn doctor(
     config: ReadConfig,
     engine_pages: &[PageAddress],
     gateways: &[Gateway],
+    credentials: Files,
 ) -> anyhow::Result<Report> {
     let mut report = Report::default();
     let good = match &config.source {
@@ -186,7 +188,7 @@ pub async fn doctor(
         && (engine_pages.is_empty()
             || report.note("engine pages", doctor::engines(engine_pages).await));
     if good && !gateways.is_empty() {
-        report.note("gateway", doctor::gateways(gateways).await);
+        report.note("gateway", doctor::gateways(gateways, credentials).await);
     }
     Ok(report)
 }

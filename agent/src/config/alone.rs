@@ -8,7 +8,7 @@ use clap::Args;
 use shared::identity::NodeName;
 
 use super::owners::{OwnerArgs, OwnerConfig};
-use super::{DEFAULT_INTERVAL, NodeArgs, SourceArgs, interval};
+use super::{CredentialArgs, DEFAULT_INTERVAL, NodeArgs, SourceArgs, interval};
 use crate::device::SourceSpec;
 use crate::device::replay::ReplayEnd;
 use crate::engine::address::PageAddress;
@@ -169,6 +169,9 @@ pub struct DoctorArgs {
     /// Gateway to look for too, http://HOST:PORT; nothing is pushed to it. Repeatable.
     #[arg(long = "gateway", value_name = "URL", env = "GPU_AGENT_GATEWAY", value_delimiter = ',')]
     pub gateways: Vec<Gateway>,
+    /// What is shown to the gateways.
+    #[command(flatten)]
+    pub credentials: CredentialArgs,
 }
 
 fn length(text: &str) -> Result<Duration, String> {

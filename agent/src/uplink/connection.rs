@@ -3,19 +3,27 @@
 //! Guarantees: a dead connection is noticed within `PING_EVERY` + `PONG_WITHIN`; connecting
 //! gives up after a bounded time; after shutdown the stream has `GOODBYE` to end.
 
+use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use hyper_util::rt::TokioIo;
 use proto::uplink::gateway_message::Body;
 use proto::uplink::uplink_client::UplinkClient;
 use proto::uplink::{GatewayMessage, Welcome};
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Status, Streaming};
+use tonic::{Request, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use super::address::Gateway;
 use super::briefs::Stream;
+use super::credentials::{self, Credentials};
 use super::outbound::Outbound;
 use super::{Heard, Uplink};
 
@@ -80,30 +88,79 @@ async fn open(
     gateway: &Gateway,
     address: SocketAddr,
 ) -> Result<Streaming<GatewayMessage>, String> {
-    let channel = connect(gateway, address).await.map_err(|error| chain(&error))?;
+    let channel = connect(&uplink.credentials, gateway, address).await?;
     let outbound = Outbound::new(uplink.hello(), uplink.newest.clone(), uplink.clock);
+    let request = with_token(&uplink.credentials, outbound).await?;
     let mut client = UplinkClient::new(channel);
-    match timeout(ANSWER_WITHIN, client.push(outbound)).await {
+    match timeout(ANSWER_WITHIN, client.push(request)).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(said(&status)),
         Err(_) => Err(format!("no answer within {ANSWER_WITHIN:?}")),
     }
 }
 
+/// `messages` with the agent's token, if it has one.
+pub(super) async fn with_token<T>(
+    credentials: &Arc<Credentials>,
+    messages: T,
+) -> Result<Request<T>, String> {
+    let credentials = credentials.clone();
+    let token = blocking(move || credentials.token()).await?;
+    let mut request = Request::new(messages);
+    if let Some(token) = token {
+        request.metadata_mut().insert("authorization", token);
+    }
+    Ok(request)
+}
+
 /// A connection to this very address, under the gateway's name.
 pub(super) async fn connect(
+    credentials: &Arc<Credentials>,
     gateway: &Gateway,
     address: SocketAddr,
-) -> Result<Channel, tonic::transport::Error> {
+) -> Result<Channel, String> {
     let name = gateway.to_string().parse().expect("it was parsed from a URI");
-    Endpoint::from_shared(format!("http://{address}"))?
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| chain(&error))?
         .origin(name)
         .connect_timeout(CONNECT_WITHIN)
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PONG_WITHIN)
-        .keep_alive_while_idle(true)
-        .connect()
-        .await
+        .keep_alive_while_idle(true);
+    let connected = if gateway.is_secure() {
+        let credentials = credentials.clone();
+        let tls = TlsConnector::from(blocking(move || credentials.tls()).await?);
+        let name = credentials::server_name(gateway).map_err(|error| error.to_string())?;
+        let secured = tower::service_fn(move |_| secured(tls.clone(), name.clone(), address));
+        timeout(CONNECT_WITHIN, endpoint.connect_with_connector(secured)).await
+    } else {
+        timeout(CONNECT_WITHIN, endpoint.connect()).await
+    };
+    match connected {
+        Ok(connected) => connected.map_err(|error| chain(&error)),
+        Err(_) => Err(format!("no connection within {CONNECT_WITHIN:?}")),
+    }
+}
+
+/// A TLS connection with the gateway of that name, at this very address.
+async fn secured(
+    tls: TlsConnector,
+    name: ServerName<'static>,
+    address: SocketAddr,
+) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    tls.connect(name, stream).await.map(TokioIo::new)
+}
+
+/// Reads files where that keeps no stream waiting.
+async fn blocking<T: Send + 'static>(
+    read: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> Result<T, String> {
+    match tokio::task::spawn_blocking(read).await {
+        Ok(read) => read.map_err(|error| format!("{error:#}")),
+        Err(_) => Err("credentials could not be read".into()),
+    }
 }
 
 /// Hears the gateway out; returns why it fell silent.

@@ -5,13 +5,15 @@
 
 use std::error::Error;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use proto::uplink::uplink_client::UplinkClient;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use super::address::Gateway;
-use super::connection::{ANSWER_WITHIN, chain, connect, said};
+use super::connection::{ANSWER_WITHIN, connect, said, with_token};
+use super::credentials::Credentials;
 use super::resolve;
 
 /// What is wrong with a gateway.
@@ -32,13 +34,16 @@ pub enum Trouble {
 ///
 /// # Errors
 /// When its name stands for nothing, or the first address that takes none.
-pub async fn probe(gateway: &Gateway) -> Result<Vec<SocketAddr>, Trouble> {
+pub async fn probe(
+    gateway: &Gateway,
+    credentials: &Arc<Credentials>,
+) -> Result<Vec<SocketAddr>, Trouble> {
     let found = resolve(gateway).await.map_err(|error| Trouble::Name(error.to_string()))?;
     let mut addresses: Vec<_> = found.into_iter().collect();
     addresses.sort();
     for &address in &addresses {
         let failed = |why| Trouble::Address { address, why };
-        match timeout(ANSWER_WITHIN, open_and_close(gateway, address)).await {
+        match timeout(ANSWER_WITHIN, open_and_close(gateway, credentials, address)).await {
             Ok(closed) => closed.map_err(failed)?,
             Err(_) => return Err(failed(format!("no answer within {ANSWER_WITHIN:?}"))),
         }
@@ -46,9 +51,14 @@ pub async fn probe(gateway: &Gateway) -> Result<Vec<SocketAddr>, Trouble> {
     Ok(addresses)
 }
 
-async fn open_and_close(gateway: &Gateway, address: SocketAddr) -> Result<(), String> {
-    let channel = connect(gateway, address).await.map_err(|error| chain(&error))?;
-    let stream = UplinkClient::new(channel).push(tokio_stream::empty()).await;
+async fn open_and_close(
+    gateway: &Gateway,
+    credentials: &Arc<Credentials>,
+    address: SocketAddr,
+) -> Result<(), String> {
+    let channel = connect(credentials, gateway, address).await?;
+    let request = with_token(credentials, tokio_stream::empty()).await?;
+    let stream = UplinkClient::new(channel).push(request).await;
     let mut stream = stream.map_err(|status| why(&status))?.into_inner();
     // Whatever it says, its end is to be a good one.
     while stream.message().await.map_err(|status| why(&status))?.is_some() {}

@@ -70,7 +70,7 @@ fn bad_flags_are_refused_with_what_would_be_right() {
     for (flag, value, expected) in [
         ("--interval", "50ms", "write a time from 100ms to 60s"),
         ("--interval", "61s", "write a time from 100ms to 60s"),
-        ("--gateway", "https://gw:6001", "TLS is not in this build; write http://HOST:PORT"),
+        ("--gateway", "ftp://gw:6001", "write http://HOST:PORT or https://HOST:PORT"),
         ("--gateway", "http://gw", "it has no port"),
         ("--gateway", "http://gw:1/x", "it has a path"),
         ("--gateway", "gw:6001", "it does not begin with http://"),

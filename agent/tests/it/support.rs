@@ -34,6 +34,8 @@ pub(crate) struct Gateway {
     pub(crate) brief: watch::Sender<Option<Brief>>,
     /// Breaks one stream per notification.
     pub(crate) hang_up: Arc<Notify>,
+    /// `authorization` of each stream.
+    pub(crate) authorizations: Arc<Mutex<Vec<Option<String>>>>,
     heard: mpsc::UnboundedReceiver<Heard>,
 }
 
@@ -45,10 +47,12 @@ impl Gateway {
         let (brief, briefs) = watch::channel(None);
         let (hear, heard) = mpsc::unbounded_channel();
         let hang_up = Arc::new(Notify::new());
+        let authorizations = Arc::new(Mutex::new(Vec::new()));
         let service = UplinkServer::new(Service {
             moods,
             briefs,
             hang_up: hang_up.clone(),
+            authorizations: authorizations.clone(),
             hear,
             streams: AtomicU32::new(0),
         });
@@ -58,7 +62,7 @@ impl Gateway {
                 .add_service(service)
                 .serve_with_incoming(TcpListenerStream::new(listener)),
         );
-        Self { address, mood, brief, hang_up, heard }
+        Self { address, mood, brief, hang_up, authorizations, heard }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -78,6 +82,7 @@ struct Service {
     moods: watch::Receiver<Mood>,
     briefs: watch::Receiver<Option<Brief>>,
     hang_up: Arc<Notify>,
+    authorizations: Arc<Mutex<Vec<Option<String>>>>,
     hear: mpsc::UnboundedSender<Heard>,
     streams: AtomicU32,
 }
@@ -90,6 +95,9 @@ impl uplink_server::Uplink for Service {
         &self,
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::PushStream>, Status> {
+        let authorization = request.metadata().get("authorization");
+        let authorization = authorization.map(|value| value.to_str().unwrap().to_owned());
+        self.authorizations.lock().push(authorization);
         let stream = self.streams.fetch_add(1, Ordering::Relaxed);
         let (say, said) = mpsc::channel(1);
         let ear = Ear {

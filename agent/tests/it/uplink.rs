@@ -210,6 +210,7 @@ fn uplink(gateway: &Gateway, clock: Clock) -> (watch::Sender<Newest>, Running) {
     let (send, newest) = watch::channel(None);
     let shutdown = CancellationToken::new();
     let uplink = Uplink {
+        credentials: Arc::default(),
         node: "node-a".into(),
         interval: Duration::from_secs(1),
         engine_interval: Duration::from_secs(1),

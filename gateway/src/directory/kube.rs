@@ -92,6 +92,27 @@ pub struct KubeDirectory {
     clock: Clock,
 }
 
+/// A client of the API server that `kubeconfig` names, or else the usual places. Nothing is asked
+/// of it yet.
+///
+/// # Errors
+/// When there is no usable configuration.
+pub async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
+    Client::try_from(config(kubeconfig).await?).context("the Kubernetes client")
+}
+
+async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
+    match kubeconfig {
+        None => Config::infer().await.context("neither in a cluster nor with a kubeconfig"),
+        Some(path) => {
+            let file = Kubeconfig::read_from(path).with_context(|| path.display().to_string())?;
+            let options = KubeConfigOptions::default();
+            let config = Config::from_custom_kubeconfig(file, &options).await;
+            config.with_context(|| path.display().to_string())
+        }
+    }
+}
+
 impl KubeDirectory {
     /// Prepares to watch: all namespaces, or those given. Nothing is asked of the API server yet.
     ///
@@ -104,16 +125,7 @@ impl KubeDirectory {
         profiles: Arc<Profiles>,
         clock: Clock,
     ) -> anyhow::Result<Self> {
-        let config = match kubeconfig {
-            None => Config::infer().await.context("neither in a cluster nor with a kubeconfig")?,
-            Some(path) => {
-                let file =
-                    Kubeconfig::read_from(path).with_context(|| path.display().to_string())?;
-                let options = KubeConfigOptions::default();
-                let config = Config::from_custom_kubeconfig(file, &options).await;
-                config.with_context(|| path.display().to_string())?
-            }
-        };
+        let config = config(kubeconfig).await?;
         info!(server = %config.cluster_url, "directory: the Kubernetes API");
         let client = Client::try_from(config).context("the Kubernetes client")?;
         Ok(Self { client, scopes: scopes(namespaces), directory, profiles, clock })

@@ -11,6 +11,7 @@ use prometheus_client::registry::{Registry, Unit};
 use shared::identity::WorkloadKey;
 use shared::metric::Metric;
 use shared::process::VERSION;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::answer::{Answers, Question};
@@ -19,13 +20,22 @@ use crate::explain::{CoverageExplanation, metadata_of};
 use crate::fleet::free;
 use crate::fleet::unattributed::unattributed;
 use crate::ingest;
+use crate::refusal::Refusals;
+use crate::reload::{self, Reloaded};
 use crate::scaler;
+use crate::tls::Server;
 
 type Number = Gauge<f64, AtomicU64>;
 
 /// The counters, and how to write everything.
 pub struct Metrics {
     counters: Mutex<Registry>,
+    certificates: Vec<(&'static str, Arc<Reloaded<Server>>)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPort {
+    port: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -92,7 +102,27 @@ impl Metrics {
         ingest.register(&mut registry);
         scaler.register(&mut registry);
         demands.register(&mut registry);
-        Self { counters: Mutex::new(registry) }
+        Self { counters: Mutex::new(registry), certificates: Vec::new() }
+    }
+
+    /// The same, with what is counted of peers turned away and of files read again.
+    #[must_use]
+    pub fn with_locks(self, refusals: &Refusals, reloads: &reload::Counts) -> Self {
+        {
+            let mut registry = self.counters.lock();
+            refusals.register(&mut registry);
+            reloads.register(&mut registry);
+        }
+        self
+    }
+
+    /// The same, with the certificates of ports, by the ports' names.
+    #[must_use]
+    pub fn with_certificates(
+        self,
+        certificates: Vec<(&'static str, Arc<Reloaded<Server>>)>,
+    ) -> Self {
+        Self { certificates, ..self }
     }
 
     /// Everything in the Prometheus text format 0.0.4.
@@ -103,12 +133,24 @@ impl Metrics {
         free_gpus(&mut state, answers);
         triggers(&mut state, answers);
         startups(&mut state, answers);
+        self.certificates(&mut state);
         let mut text = String::new();
         for registry in [&*self.counters.lock(), &state] {
             prometheus_text::encode(&mut text, registry)
                 .expect("writing to a String does not fail");
         }
         text
+    }
+
+    fn certificates(&self, registry: &mut Registry) {
+        let family = Family::<OfPort, Gauge>::default();
+        let help = "When the certificate of a port ends, in seconds since 1970";
+        registry.register("certificate_expiry_timestamp_seconds", help, family.clone());
+        for (port, tls) in &self.certificates {
+            if let Some(ends) = tls.get().ends {
+                family.get_or_create(&OfPort { port }).set(ends);
+            }
+        }
     }
 }
 

@@ -46,6 +46,8 @@ struct World {
     forbidden: Option<&'static str>,
     slow_lists: Duration,
     is_away: bool,
+    /// What a review says of a token.
+    tokens: HashMap<String, Value>,
     /// Every `group/version` of which something was listed or watched.
     versions: BTreeSet<String>,
     /// Method-less log: `group/resource[/scale] verb` → how often.
@@ -191,6 +193,11 @@ impl ApiServer {
         self.shared.world.lock().is_away = away;
     }
 
+    /// What a review says of `token` from now on.
+    pub(crate) fn knows_token(&self, token: &str, status: Value) {
+        self.shared.world.lock().tokens.insert(token.to_owned(), status);
+    }
+
     /// Breaks off every watch there is.
     pub(crate) fn break_watches(&self, how: Break) {
         self.shared.breaks.send_modify(|(n, last)| (*n, *last) = (*n + 1, how));
@@ -232,7 +239,7 @@ fn refuse(code: u16, reason: &str) -> Response {
     (status_code, Json(status(code, reason, reason))).into_response()
 }
 
-async fn answer(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
+async fn answer(State(shared): State<Arc<Shared>>, uri: Uri, body: Bytes) -> Response {
     while shared.world.lock().is_away {
         sleep(Duration::from_millis(20)).await;
     }
@@ -254,6 +261,13 @@ async fn answer(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
         _ => return refuse(404, "NotFound"),
     };
     match rest {
+        ["tokenreviews"] => {
+            called(&shared, &version, "tokenreviews", "create");
+            if shared.world.lock().forbidden == Some("tokenreviews") {
+                return refuse(403, "Forbidden");
+            }
+            review(&shared.world.lock().tokens, &body)
+        }
         [] => discovery(&version, &slices),
         ["namespaces", namespace, plural, name, "scale"] => {
             called(&shared, &version, &format!("{plural}/scale"), "get");
@@ -269,6 +283,14 @@ async fn answer(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
         [plural] => collection(&shared, &version, plural, None, &query).await,
         _ => refuse(404, "NotFound"),
     }
+}
+
+fn review(tokens: &HashMap<String, Value>, body: &[u8]) -> Response {
+    let mut review: Value = serde_json::from_slice(body).expect("a TokenReview");
+    assert_eq!(review["kind"], "TokenReview");
+    let token = review["spec"]["token"].as_str().expect("a token");
+    review["status"] = tokens.get(token).cloned().unwrap_or(json!({"error": "unknown"}));
+    (StatusCode::CREATED, Json(review)).into_response()
 }
 
 fn called(shared: &Shared, version: &str, resource: &str, verb: &str) {

@@ -174,7 +174,7 @@ fn allowed_origins_are_written_with_or_without_port_but_never_with_a_path() {
     let allowed = |text: &str| {
         let line = ["gpu-gateway", "serve", "--agent-auth", "none", "--demand-allow", text];
         match Cli::try_parse_from(line).map(|cli| cli.command) {
-            Ok(Command::Serve(serve)) => Ok(ServeConfig::try_from(serve).unwrap().demand_allow),
+            Ok(Command::Serve(serve)) => Ok(ServeConfig::try_from(*serve).unwrap().demand_allow),
             Ok(_) => unreachable!("serve was asked for"),
             Err(error) => Err(error.to_string()),
         }

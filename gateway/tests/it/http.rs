@@ -318,7 +318,7 @@ fn gpu_gateway(arguments: &[&str]) -> Command {
     command
 }
 
-async fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+pub(crate) async fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = gpu_gateway(arguments);
     let run = tokio::task::spawn_blocking(move || command.output());
     let output: Output = soon("the command ends", run)

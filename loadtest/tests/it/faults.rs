@@ -254,7 +254,8 @@ async fn a_killed_gateway_comes_back_empty_and_says_nothing_before_it_knows_ever
     one.gateway.process.signal("KILL");
     one.gateway.process.ended().await;
     watched.is_missing().await;
-    let command = Command::new(binaries.join("gpu-gateway"));
+    let mut command = Command::new(binaries.join("gpu-gateway"));
+    command.arg("serve");
     one.gateway =
         Gateway::start_at(one.gateway.addresses(), "gpu-gateway again", command, &one.folder);
     let two_are_back = async || match one.gateway.metric("gpu_gateway_agent_sessions").await {
@@ -308,7 +309,7 @@ async fn a_gateway_out_of_file_descriptors_serves_whom_it_knows_and_recovers() {
     fs::write(folder.path().join("directory.yaml"), directory(&[("llm", pods)])).unwrap();
     let mut shell = Command::new("sh");
     let gateway = binaries.join("gpu-gateway");
-    shell.args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""]).arg(gateway);
+    shell.args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""]).arg(gateway).arg("serve");
     let addresses = [free_address(), free_address(), free_address()];
     let gateway = Gateway::start_at(addresses, "few descriptors", shell, &folder);
     let object = scaled_object("llm", &[]);

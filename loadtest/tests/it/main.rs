@@ -13,6 +13,7 @@ mod fake_nvml;
 mod faults;
 mod fuzz;
 mod holders;
+mod identity;
 #[path = "../../../agent/tests/it/kubelet_server.rs"]
 #[expect(dead_code, reason = "the agent's own tests use all of it")]
 mod kubelet_server;
@@ -20,6 +21,8 @@ mod mig;
 mod night;
 mod nodes;
 mod nvml;
+#[path = "../../../gateway/tests/it/pki.rs"]
+mod pki;
 mod processes;
 mod proxy;
 mod recordings;

@@ -87,7 +87,8 @@ impl Cluster {
     }
 
     fn replica(&self, name: &str, addresses: [SocketAddr; 3]) -> Gateway {
-        let command = Command::new(self.binaries.join("gpu-gateway"));
+        let mut command = Command::new(self.binaries.join("gpu-gateway"));
+        command.arg("serve");
         Gateway::start_at(addresses, name, command, &self.folder)
     }
 

@@ -53,13 +53,24 @@ pub(crate) struct Gateway {
 impl Gateway {
     /// A gateway whose cluster is the file `directory`.
     pub(crate) fn start(binaries: &Path, folder: &TempDir, directory: &str) -> Self {
+        Self::start_with(binaries, folder, directory, &[])
+    }
+
+    /// The same with more options.
+    pub(crate) fn start_with(
+        binaries: &Path,
+        folder: &TempDir,
+        directory: &str,
+        options: &[String],
+    ) -> Self {
         fs::write(folder.path().join("directory.yaml"), directory).unwrap();
-        let command = Command::new(binaries.join("gpu-gateway"));
+        let mut command = Command::new(binaries.join("gpu-gateway"));
+        command.arg("serve").args(options);
         let addresses = [free_address(), free_address(), free_address()];
         Self::start_at(addresses, "gpu-gateway", command, folder)
     }
 
-    /// A gateway by `command`, which still lacks its arguments, for KEDA, agents and HTTP at
+    /// A gateway by `command`, which ends with `serve` and options, for KEDA, agents and HTTP at
     /// `addresses`; the folder's directory.yaml is its cluster.
     pub(crate) fn start_at(
         [keda, uplink, http]: [SocketAddr; 3],
@@ -69,7 +80,7 @@ impl Gateway {
     ) -> Self {
         let file = folder.path().join("directory.yaml");
         command
-            .args(["serve", "--http-listen", &http.to_string()])
+            .args(["--http-listen", &http.to_string()])
             .args(["--keda-listen", &keda.to_string()])
             .args(["--agent-listen", &uplink.to_string()])
             .args(["--directory", &format!("file:{}", file.display())]);
@@ -188,6 +199,7 @@ pub(crate) fn run_agent(binaries: &Path, gateway: &Gateway, node: &str) -> Comma
 /// A child that does not outlive the test.
 pub(crate) struct Process {
     pub(crate) name: String,
+    command: Command,
     child: Child,
     log: PathBuf,
 }
@@ -196,9 +208,16 @@ impl Process {
     pub(crate) fn start(name: &str, mut command: Command, folder: &TempDir) -> Self {
         let log = folder.path().join(format!("{name}.log"));
         let file = File::create(&log).unwrap();
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn();
-        let child = child.unwrap();
-        Self { name: name.to_owned(), child, log }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        let child = command.spawn().unwrap();
+        Self { name: name.to_owned(), command, child, log }
+    }
+
+    /// Ends it as a deployment does, and starts it again.
+    pub(crate) async fn restart(&mut self) {
+        let status = self.terminate().await;
+        assert!(status.success(), "{status}:\n{}", self.log());
+        self.child = self.command.spawn().unwrap();
     }
 
     pub(crate) fn log(&self) -> String {

@@ -1,19 +1,25 @@
 //! Whether gateways take the streams of agents.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{Broken, quoted};
 use crate::uplink::address::Gateway;
+use crate::uplink::credentials::{Credentials, Files};
 use crate::uplink::probe::{Trouble, probe};
 
-/// Whether every address of each of `gateways` takes a stream.
+/// Whether every address of each of `gateways` takes a stream of who shows what is in `files`.
 ///
 /// # Errors
 /// The first one that does not.
-pub async fn gateways(gateways: &[Gateway]) -> Result<String, Broken> {
+pub async fn gateways(gateways: &[Gateway], files: Files) -> Result<String, Broken> {
     let mut said = Vec::new();
+    let credentials = Arc::new(Credentials::new(files));
+    if let Err(error) = credentials.check(gateways) {
+        return Err(Broken::new(format!("{error:#}"), "gpu-agent doctor --help"));
+    }
     for gateway in gateways {
-        match probe(gateway).await {
+        match probe(gateway, &credentials).await {
             Ok(addresses) => {
                 let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
                 said.push(format!("{gateway} takes streams at {}", addresses.join(", ")));

@@ -25,6 +25,9 @@ pub const CALLS: [(&str, &str, &str); 9] = [
     ("resource.k8s.io", "resourceslices", "watch"),
 ];
 
+/// What is called besides with `--agent-auth token`: API group, resource and verb.
+pub const TOKEN_REVIEW: (&str, &str, &str) = ("authentication.k8s.io", "tokenreviews", "create");
+
 /// The resource that ScaledObjects or ScaledJobs are.
 pub fn scaled(kind: ScaledKind) -> ApiResource {
     let (kind, plural) = match kind {

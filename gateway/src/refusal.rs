@@ -1,0 +1,101 @@
+//! Who was turned away, and why: counted always, said now and then.
+//!
+//! Guarantees: a port and reason has one line of log in `SAY_EVERY` at most, with how many there
+//! were since the last; reasons come from the code, never from the peer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+/// Two lines about one port and reason are at least this far apart.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// Counts refusals; clones count together.
+#[derive(Clone, Default)]
+pub struct Refusals {
+    counts: Family<Refused, Counter>,
+    said: Arc<Mutex<HashMap<Refused, Said>>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refused {
+    port: &'static str,
+    reason: &'static str,
+}
+
+struct Said {
+    at: Instant,
+    unsaid: u64,
+}
+
+impl Refusals {
+    /// Registers the counters.
+    pub fn register(&self, registry: &mut Registry) {
+        let help = "Peers turned away for who they are, by port and reason";
+        registry.register("peers_refused", help, self.counts.clone());
+    }
+
+    /// Somebody left `port` by himself, which probes of a load balancer do all the time.
+    pub fn count(&self, port: &'static str, reason: &'static str) {
+        self.counts.get_or_create(&Refused { port, reason }).inc();
+    }
+
+    /// `peer` was turned away at `port`; `why` is for people and names no secret.
+    pub fn refuse(&self, port: &'static str, reason: &'static str, peer: &str, why: &str) {
+        let refused = Refused { port, reason };
+        self.counts.get_or_create(&refused).inc();
+        match self.unsaid(refused, Instant::now()) {
+            Some(more) => warn!(port, reason, peer, why, more, "peer refused"),
+            None => debug!(port, reason, peer, why, "peer refused"),
+        }
+    }
+
+    /// How many were not said since the last line, if it is time for another.
+    fn unsaid(&self, refused: Refused, now: Instant) -> Option<u64> {
+        let mut said = self.said.lock();
+        match said.get_mut(&refused) {
+            Some(said) if now - said.at < SAY_EVERY => {
+                said.unsaid += 1;
+                None
+            }
+            Some(said) => {
+                said.at = now;
+                Some(std::mem::take(&mut said.unsaid))
+            }
+            None => {
+                said.insert(refused, Said { at: now, unsaid: 0 });
+                Some(0)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Instant, Refusals, Refused, SAY_EVERY};
+
+    #[test]
+    fn a_reason_has_one_line_in_ten_seconds() {
+        let (refusals, start) = (Refusals::default(), Instant::now());
+        let slow = Refused { port: "agents", reason: "slow" };
+        let other = Refused { port: "keda", reason: "slow" };
+        assert_eq!(refusals.unsaid(slow.clone(), start), Some(0));
+        for millis in 1..1_000 {
+            let now = start + Duration::from_millis(millis);
+            assert_eq!(refusals.unsaid(slow.clone(), now), None);
+        }
+        assert_eq!(refusals.unsaid(other, start), Some(0), "another port");
+        assert_eq!(refusals.unsaid(slow.clone(), start + SAY_EVERY), Some(999));
+        assert_eq!(refusals.unsaid(slow, start + 2 * SAY_EVERY), Some(0));
+    }
+}
