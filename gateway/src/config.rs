@@ -10,6 +10,7 @@ use hyper::Uri;
 use shared::process::{LogFormat, VERSION};
 
 use crate::check::RULES;
+use crate::limit::Connections;
 use crate::trigger::number;
 use crate::trigger::spec::DemandEndpoint;
 
@@ -103,6 +104,33 @@ pub struct Serve {
         value_parser = origin
     )]
     pub demand_allow: Vec<String>,
+    /// Connections that KEDA's port holds at most; one peer may have a quarter of them
+    #[arg(long, env = "GPU_GATEWAY_KEDA_CONNECTIONS", default_value = "4096", value_parser = many)]
+    pub keda_connections: usize,
+    /// Connections that the agents' port holds at most; one peer may have a quarter of them
+    #[arg(long, env = "GPU_GATEWAY_AGENT_CONNECTIONS", default_value = "24000", value_parser = many)]
+    pub agent_connections: usize,
+    /// Connections that the HTTP port holds at most; one peer may have a quarter of them
+    #[arg(long, env = "GPU_GATEWAY_HTTP_CONNECTIONS", default_value = "512", value_parser = many)]
+    pub http_connections: usize,
+    /// KEDA's connections are ended gently when they are this old, give or take a fifth, so that
+    /// they meet new replicas
+    #[arg(long, env = "GPU_GATEWAY_CONNECTION_AGE", default_value = "30m", value_parser = connection_age)]
+    pub connection_age: Duration,
+}
+
+/// Fewer than these leave no room for probes or for more than one peer.
+const LEAST_CONNECTIONS: usize = 16;
+const MOST_CONNECTIONS: usize = 1_000_000;
+
+fn many(text: &str) -> Result<usize, String> {
+    let range = LEAST_CONNECTIONS..=MOST_CONNECTIONS;
+    let number: Option<usize> = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("{LEAST_CONNECTIONS} to {MOST_CONNECTIONS} are accepted"))
+}
+
+fn connection_age(text: &str) -> Result<Duration, String> {
+    number::duration(text, Duration::from_secs(1)..=Duration::from_hours(24 * 7))
 }
 
 /// An origin as demand endpoints are compared with it: always with its port.
@@ -265,6 +293,10 @@ pub struct ServeConfig {
     pub profiles: Option<PathBuf>,
     /// Origins of demand endpoints that are read whatever their namespace and address.
     pub demand_allow: Vec<String>,
+    /// Connections that each port holds at most.
+    pub connections: Connections,
+    /// How old KEDA's connections get, give or take a fifth.
+    pub connection_age: Duration,
 }
 
 /// How the Kubernetes API is used.
@@ -297,6 +329,8 @@ impl ServeConfig {
             agent_auth: AgentAuth::None,
             profiles: None,
             demand_allow: Vec::new(),
+            connections: Connections::default(),
+            connection_age: Duration::from_mins(30),
         }
     }
 }
@@ -313,6 +347,7 @@ impl TryFrom<Serve> for ServeConfig {
             agent_auth,
             profiles,
             demand_allow,
+            connection_age,
             ..
         } = serve;
         if let Some(name) = serve.namespaces.iter().find(|name| !is_name(name)) {
@@ -333,6 +368,11 @@ impl TryFrom<Serve> for ServeConfig {
                 ));
             }
         };
+        let connections = Connections {
+            keda: serve.keda_connections,
+            agents: serve.agent_connections,
+            http: serve.http_connections,
+        };
         Ok(Self {
             keda_listen,
             agent_listen,
@@ -342,6 +382,8 @@ impl TryFrom<Serve> for ServeConfig {
             agent_auth,
             profiles,
             demand_allow,
+            connections,
+            connection_age,
         })
     }
 }

@@ -1,7 +1,8 @@
 //! The read-only HTTP port.
 //!
 //! * `GET /healthz` – 200 while the process lives
-//! * `GET /readyz` – 200 once this replica answers for everything, 503 before and at shutdown
+//! * `GET /readyz` – 200 once this replica answers for everything; 503 before, at shutdown, and
+//!   while a part of the gateway is not well, which it names
 //! * `GET /metrics` – Prometheus text 0.0.4
 //! * `GET /api/v1/nodes`, `/api/v1/pods`, `/api/v1/workloads`
 //! * `GET /api/v1/scaledobjects/{namespace}/{name}/explain`
@@ -26,6 +27,7 @@ use tower::ServiceBuilder;
 
 use crate::answer::{Answers, Refusal};
 use crate::explain::explain;
+use crate::vital::Vitals;
 use metrics::Metrics;
 
 /// Requests answered at once; more are told to come again.
@@ -36,13 +38,19 @@ const MAX_AT_ONCE: usize = 64;
 pub struct Pages {
     answers: Arc<Answers>,
     metrics: Arc<Metrics>,
+    vitals: Vitals,
     shutdown: CancellationToken,
 }
 
 impl Pages {
     /// Pages about `answers`.
-    pub fn new(answers: Arc<Answers>, metrics: Arc<Metrics>, shutdown: CancellationToken) -> Self {
-        Self { answers, metrics, shutdown }
+    pub fn new(
+        answers: Arc<Answers>,
+        metrics: Arc<Metrics>,
+        vitals: Vitals,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self { answers, metrics, vitals, shutdown }
     }
 
     /// The routes.
@@ -67,6 +75,10 @@ impl Pages {
     async fn ready(State(pages): State<Self>) -> Response {
         if pages.shutdown.is_cancelled() {
             return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response();
+        }
+        let ailing = pages.vitals.ailing();
+        if !ailing.is_empty() {
+            return (StatusCode::SERVICE_UNAVAILABLE, ailing).into_response();
         }
         if pages.answers.is_warm() {
             return "ok\n".into_response();

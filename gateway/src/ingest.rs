@@ -2,7 +2,7 @@
 //!
 //! Guarantees: Hello comes first and once, an inventory before the first sample; what breaks that
 //! order, or is larger than a node can be, ends the stream with a status that says so. A bad
-//! element costs only itself, and is counted. A stream ends with OK at shutdown. An agent is told
+//! element costs only itself, and is counted. Who sends more than it may is read more slowly. A stream ends with OK at shutdown. An agent is told
 //! about the node it said Hello for and no other.
 
 /// One stream's way back to the agent.
@@ -29,9 +29,11 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use self::courier::Courier;
+use crate::contain;
 use crate::directory::Directory;
 use crate::engine::Asks;
 use crate::fleet::{Fleet, Session};
+use crate::limit::rate::Rate;
 
 /// How long an agent may take to say who it is, and to hear why it is refused.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -54,6 +56,8 @@ pub struct Counts {
     messages: Counter,
     briefs: Counter,
     refused: Family<Refused, Counter>,
+    slowed: Counter,
+    contained: contain::Counts,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -70,6 +74,14 @@ impl Counts {
         registry.register("uplink_briefs", "Node briefs sent to agents", briefs);
         let what = "Streams and elements of messages refused, by what was refused";
         registry.register("uplink_refused", what, self.refused.clone());
+        let what = "Messages read later because their agent sends more than 50 a second";
+        registry.register("uplink_slowed", what, self.slowed.clone());
+    }
+
+    /// The same, with panics of streams counted in `contained`.
+    #[must_use]
+    pub fn contained(self, contained: contain::Counts) -> Self {
+        Self { contained, ..self }
     }
 
     fn refuse(&self, what: &'static str, count: usize) {
@@ -107,12 +119,14 @@ impl Uplink for Ingest {
             counts: self.counts.clone(),
             session: None,
             link: None,
+            rate: Rate::default(),
             refusals_logged: false,
         };
         let (clock, shutdown) = (self.clock, self.shutdown.clone());
         let (directory, asks) = (self.directory.clone(), self.asks.clone());
         let courier = Courier::new(directory, asks, self.counts.briefs.clone(), replies.clone());
-        tokio::spawn(async move {
+        let (contained, end) = (self.counts.contained.clone(), replies.clone());
+        let listening = async move {
             let listen = listen(conversation, request.into_inner(), clock, courier);
             match shutdown.run_until_cancelled(listen).await {
                 None | Some(Ok(())) => debug!(peer, "agent stream ended"),
@@ -122,7 +136,8 @@ impl Uplink for Ingest {
                     replies.send_timeout(Err(status), HELLO_WITHIN).await.ok();
                 }
             }
-        });
+        };
+        tokio::spawn(contain::stream(contained, "ingest", end, listening));
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
@@ -153,12 +168,19 @@ async fn listen(
                 return Ok(());
             }
         };
-        if let Some(welcome) = conversation.take(message, clock.now())?
+        let now = clock.now();
+        let wait = conversation.rate.take(now);
+        if let Some(welcome) = conversation.take(message, now)?
             && let Some((courier, session)) = courier.take().zip(conversation.session.as_ref())
         {
             // On its own, so that an agent that does not read is listened to all the same.
             let carrying = tokio::spawn(courier.carry(welcome, session.node().clone()));
             _briefing = Some(AbortOnDropHandle::new(carrying));
+        }
+        if !wait.is_zero() {
+            // Not refused: flow control slows the agent down, and its last word stays.
+            conversation.counts.slowed.inc();
+            tokio::time::sleep(wait).await;
         }
         next = match conversation.superseded() {
             Some(superseded) => match superseded.run_until_cancelled(messages.message()).await {
@@ -176,6 +198,7 @@ struct Conversation {
     counts: Counts,
     session: Option<Session>,
     link: Option<Link>,
+    rate: Rate,
     refusals_logged: bool,
 }
 

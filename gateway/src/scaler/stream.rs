@@ -21,6 +21,7 @@ use tonic::Status;
 
 use super::OpenStream;
 use crate::answer::{Answers, Question};
+use crate::contain;
 use crate::trigger::spec::Demand;
 
 /// Time alone changes answers too: readings grow stale, grace periods end.
@@ -89,10 +90,11 @@ pub(super) fn activity(
     open: OpenStream,
 ) -> ReceiverStream<Result<IsActiveResponse, Status>> {
     let (messages, stream) = mpsc::channel(1);
-    tokio::spawn(async move {
+    let (counts, end) = (open.contained(), messages.clone());
+    let following = async move {
         shutdown.run_until_cancelled(follow(&answers, &standing, &messages, &open)).await;
-        drop(open);
-    });
+    };
+    tokio::spawn(contain::stream(counts, "StreamIsActive", end, following));
     ReceiverStream::new(stream)
 }
 

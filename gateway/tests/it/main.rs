@@ -15,6 +15,7 @@ mod ingest;
 mod kube;
 mod kube_owners;
 mod kube_watch;
+mod limits;
 mod scaler;
 mod slices;
 mod streams;
