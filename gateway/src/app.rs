@@ -123,7 +123,7 @@ impl App {
             answers,
             demands,
             clock,
-            connections: connections(config.connections),
+            connections: config.connections,
             connection_age: config.connection_age,
         })
     }
@@ -221,7 +221,7 @@ impl App {
             age: None,
         };
         let incoming = |listener, door, words| limit::incoming(listener, door, words, stop());
-        let Connections { keda: many, agents: most, http: few } = self.connections;
+        let Connections { keda: many, agents: most, http: few } = connections(self.connections);
         let keda_incoming = incoming(self.keda, door("keda", many), limit::PREFACE);
         let keda = keda.serve(keda_incoming.map(|(io, _)| io), stop());
         let agents_incoming = incoming(self.agents, door("agents", most), limit::PREFACE);

@@ -11,5 +11,7 @@ mod night;
 mod nvml;
 mod processes;
 mod recordings;
+mod restarts;
+mod silences;
 mod support;
 mod workspace;

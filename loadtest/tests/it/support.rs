@@ -43,7 +43,18 @@ pub(crate) struct Gateway {
 impl Gateway {
     /// A gateway whose cluster is the file `directory`.
     pub(crate) fn start(binaries: &Path, folder: &TempDir, directory: &str) -> Self {
-        let [keda, uplink, http] = [free_address(), free_address(), free_address()];
+        let ports = [free_address(), free_address(), free_address()];
+        Self::start_at(ports, binaries, folder, directory)
+    }
+
+    /// The same, where others may look for it: KEDA's port, the agents', and the pages.
+    pub(crate) fn start_at(
+        ports: [SocketAddr; 3],
+        binaries: &Path,
+        folder: &TempDir,
+        directory: &str,
+    ) -> Self {
+        let [keda, uplink, http] = ports;
         let file = folder.path().join("directory.yaml");
         fs::write(&file, directory).unwrap();
         let mut command = Command::new(binaries.join("gpu-gateway"));
@@ -136,10 +147,15 @@ impl Process {
         format!("--- {}\n{text}", self.name)
     }
 
+    /// Sends a signal, such as `STOP`.
+    pub(crate) fn signal(&self, signal: &str) {
+        let kill = format!("kill -{signal} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
     /// Sends SIGTERM and waits for the end.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
-        let signal = format!("kill -TERM {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &signal]).status().unwrap().success());
+        self.signal("TERM");
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
