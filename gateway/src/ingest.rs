@@ -124,7 +124,8 @@ impl Uplink for Ingest {
         };
         let (clock, shutdown) = (self.clock, self.shutdown.clone());
         let (directory, asks) = (self.directory.clone(), self.asks.clone());
-        let courier = Courier::new(directory, asks, self.counts.briefs.clone(), replies.clone());
+        let (briefs, fleet) = (self.counts.briefs.clone(), self.fleet.clone());
+        let courier = Courier::new(directory, asks, briefs, fleet, replies.clone());
         let (contained, end) = (self.counts.contained.clone(), replies.clone());
         let listening = async move {
             let listen = listen(conversation, request.into_inner(), clock, courier);
@@ -270,8 +271,7 @@ impl Conversation {
             .map_err(|full| self.refused("node", Status::resource_exhausted(full.to_string())))?;
         info!(node = %session.node(), "agent connected");
         self.session = Some(session);
-        let sessions = u32::try_from(self.fleet.sessions()).unwrap_or(u32::MAX);
-        Ok(Welcome { version: VERSION.into(), sessions })
+        Ok(Welcome { version: VERSION.into(), sessions: self.fleet.crowd() })
     }
 
     /// Counts what was left out; says it once a stream.

@@ -204,6 +204,8 @@ async fn a_thousand_agents_come_back_spread_out_and_no_answer_is_a_part() {
         sleep(Duration::from_millis(100)).await;
     }
 
+    // Those who came first are told of the others.
+    sleep(Duration::from_secs(25)).await;
     while tries.try_recv().is_ok() {}
     drop(gateway);
     let killed = Instant::now();
