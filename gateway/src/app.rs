@@ -146,7 +146,7 @@ impl App {
     /// Serves until `shutdown`, then drains.
     ///
     /// # Errors
-    /// None so far.
+    /// None at present: a port that cannot accept says so and goes on.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let (keda, agents, http) = (self.keda_addr(), self.agent_addr(), self.http_addr());
         info!(%keda, %agents, %http, "serving");
