@@ -234,14 +234,15 @@ mod tests {
         let door = Door::new("keda", 8, Counts::default());
         let two: Vec<_> = (0..2).filter_map(|_| door.admit(peer(1))).collect();
         assert_eq!(two.len(), 2);
-        assert!(door.admit(peer(1)).is_none(), "a third of eight");
+        assert!(door.admit(peer(1)).is_none(), "a quarter of eight is two");
         let six: Vec<_> = (2..8).filter_map(|last| door.admit(peer(last))).collect();
         assert_eq!(six.len(), 6);
         assert!(door.admit(peer(9)).is_none(), "a ninth");
         drop(two);
         assert!(door.admit(peer(1)).is_some(), "places are given back");
         drop(six);
-        assert_eq!((door.inside.lock().all, door.inside.lock().peers.len()), (0, 0));
+        let inside = door.inside.lock();
+        assert_eq!((inside.all, inside.peers.len()), (0, 0));
     }
 
     #[test]
