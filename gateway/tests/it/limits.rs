@@ -1,5 +1,7 @@
 //! Bounds that a client meets: connections, silence, age, headers, messages per second.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
 use std::fmt::Debug;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
