@@ -69,11 +69,15 @@ pub(super) async fn once(uplink: &Uplink, stream: &Stream) -> Ended {
     let error = tokio::select! {
         () = goodbye => return Ended::Over,
         error = listen(&mut incoming, stream, &uplink.briefs, |welcome| {
-            info!(
-                %gateway, %address, version = welcome.version, sessions = welcome.sessions,
-                "pushing to the gateway"
-            );
-            welcomed = Some((welcome.sessions, Instant::now()));
+            // Later ones only say that the gateway holds many more sessions by now.
+            let since = welcomed.map(|(_, since)| since);
+            if since.is_none() {
+                info!(
+                    %gateway, %address, version = welcome.version, sessions = welcome.sessions,
+                    "pushing to the gateway"
+                );
+            }
+            welcomed = Some((welcome.sessions, since.unwrap_or_else(Instant::now)));
         }) => error,
     };
     match welcomed {
