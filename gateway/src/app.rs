@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::server::HealthReporter;
 use tower::Layer as _;
 use tracing::{info, warn};
@@ -214,21 +215,10 @@ impl App {
         watch("readiness", Pace::Own, readiness.boxed());
 
         let (keda_entrance, agent_entrance) = (locks.keda_entrance(), locks.agent_entrance());
-        let scaler = ExternalScalerServer::new(scaler).max_decoding_message_size(MAX_KEDA_BYTES);
-        let keda = Port {
-            routes: Routes::new(scaler).add_service(health_service).prepare(),
-            server: server().timeout(CALL_WITHIN).max_concurrent_streams(KEDA_STREAMS),
-            contain: Contain::new(keda_entrance.name, contained.clone()),
-            age: Some(self.connection_age),
-        };
-        let ingest = UplinkServer::new(ingest).max_decoding_message_size(MAX_AGENT_BYTES);
-        let agents = Port {
-            routes: Routes::new(ingest).prepare(),
-            server: server().max_concurrent_streams(AGENT_STREAMS),
-            contain: Contain::new(agent_entrance.name, contained.clone()),
-            // Agents look up the replicas themselves and have a stream to each.
-            age: None,
-        };
+        let contain = |entrance: &Entrance| Contain::new(entrance.name, contained.clone());
+        let (of_keda, age) = (contain(&keda_entrance), self.connection_age);
+        let keda = keda_port(scaler, health_service, of_keda, age);
+        let agents = agent_port(ingest, contain(&agent_entrance));
         let Connections { keda: many, agents: most, http: few } = connections(self.connections);
         let door = |name, most| Door::new(name, most, limits.clone());
         let incoming = |listener, most, entrance: Entrance| {
@@ -299,6 +289,34 @@ async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
 
 fn address(listener: &TcpListener) -> SocketAddr {
     listener.local_addr().expect("a bound listener has an address")
+}
+
+/// How KEDA's connections are served, and how old they get.
+fn keda_port(
+    scaler: Scaler,
+    health: HealthServer<impl Health>,
+    contain: Contain,
+    age: Duration,
+) -> Port {
+    let scaler = ExternalScalerServer::new(scaler).max_decoding_message_size(MAX_KEDA_BYTES);
+    Port {
+        routes: Routes::new(scaler).add_service(health).prepare(),
+        server: server().timeout(CALL_WITHIN).max_concurrent_streams(KEDA_STREAMS),
+        contain,
+        age: Some(age),
+    }
+}
+
+/// How the agents' connections are served.
+fn agent_port(ingest: Ingest, contain: Contain) -> Port {
+    let ingest = UplinkServer::new(ingest).max_decoding_message_size(MAX_AGENT_BYTES);
+    Port {
+        routes: Routes::new(ingest).prepare(),
+        server: server().max_concurrent_streams(AGENT_STREAMS),
+        contain,
+        // Agents look up the replicas themselves and have a stream to each.
+        age: None,
+    }
 }
 
 /// What the ports may hold, given what this process may have open.
