@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use futures_util::Stream;
 use proto::convert::MAX_NAME;
 use shared::brief::Brief;
 use shared::identity::NodeName;
-use shared::process::Clock;
-use tokio::sync::watch;
+use shared::process::{self, Clock};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -40,6 +42,12 @@ use crate::uplink::{Heard, Uplink};
 
 /// How long the hardware is waited for before the pages are served without it.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
+
+/// Connections to the local pages at once; one more is closed.
+const MAX_CONNECTIONS: usize = 64;
+
+/// How long accepting rests when the system has no descriptor left.
+const REST: Duration = Duration::from_millis(100);
 
 /// How long a client of the local pages may take to leave.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -220,6 +228,24 @@ fn address(listener: &TcpListener) -> SocketAddr {
     listener.local_addr().expect("a bound listener has an address")
 }
 
+/// The connections of `listener`, each with its place among [`MAX_CONNECTIONS`].
+fn incoming(
+    listener: tokio::net::TcpListener,
+) -> impl Stream<Item = (TcpStream, OwnedSemaphorePermit)> {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    futures_util::stream::unfold((listener, places), async |(listener, places)| {
+        loop {
+            let Ok((connection, _)) = listener.accept().await else {
+                tokio::time::sleep(REST).await;
+                continue;
+            };
+            if let Ok(place) = places.clone().try_acquire_owned() {
+                return Some(((connection, place), (listener, places)));
+            }
+        }
+    })
+}
+
 /// Serves the local pages until `shutdown`, and then for as long as clients need, but not longer
 /// than [`DRAIN`].
 async fn serve(
@@ -229,14 +255,13 @@ async fn serve(
 ) -> anyhow::Result<()> {
     info!(http = %address(&listener), "serving");
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let server = axum::serve(listener, pages.router())
-        .with_graceful_shutdown(shutdown.clone().cancelled_owned());
+    let server = process::pages::serve(incoming(listener), pages.router(), shutdown.clone());
     let drained = async {
         shutdown.cancelled().await;
         tokio::time::sleep(DRAIN).await;
     };
     tokio::select! {
-        ended = server.into_future() => ended?,
+        () = server => {}
         () = drained => warn!("some clients did not leave in time, closing their connections"),
     }
     Ok(())

@@ -1,28 +1,31 @@
 //! Connections as they come in, past their handshake.
 //!
-//! Guarantees: handshakes go on beside each other, each for `HANDSHAKE_WITHIN` at most, and none
-//! of them keeps another connection from being accepted; one that fails costs only its own
-//! connection and is counted. Every handshake uses the certificates that are valid then;
-//! connections that are up are not touched when those change.
+//! Guarantees: a connection has its place at the port's door before its handshake, and must say
+//! its first words soon after it. Handshakes go on beside each other, each for `HANDSHAKE_WITHIN`
+//! at most, and none of them keeps another connection from being accepted; one that fails costs
+//! only its own connection and is counted. Every handshake uses the certificates that are valid
+//! then; connections that are up are not touched when those change.
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
-use tracing::warn;
 
+use crate::limit::guarded::Guarded;
+use crate::limit::{Admitted, PREFACE};
 use crate::refusal::Refusals;
 use crate::reload::Reloaded;
 use crate::tls::{self, Server};
@@ -33,12 +36,10 @@ const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 const MAX_HANDSHAKES: usize = 1_024;
 /// Connections that are past their handshake and wait to be taken.
 const QUEUE: usize = 64;
-/// Pause after an accept that failed for want of descriptors, say.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// How one port takes connections.
 #[derive(Clone)]
-pub struct Port {
+pub struct Entrance {
     /// Its name in logs and metrics.
     pub name: &'static str,
     /// With TLS, or in plaintext.
@@ -67,50 +68,48 @@ enum Wire {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// The connections that `listener` gets, for as long as the stream is held.
-pub fn incoming(listener: TcpListener, port: Port) -> impl Stream<Item = io::Result<Conn>> + use<> {
+/// The connections of `admitted`, for as long as the stream is held. At `shutdown` those that have
+/// said nothing are closed.
+pub fn incoming(
+    admitted: impl Stream<Item = Admitted> + Send + 'static,
+    entrance: Entrance,
+    shutdown: CancellationToken,
+) -> impl Stream<Item = Guarded<Conn>> {
     let (taken, conns) = mpsc::channel(QUEUE);
-    tokio::spawn(accept(listener, port, taken));
+    tokio::spawn(accept(admitted, entrance, taken, shutdown));
     ReceiverStream::new(conns)
 }
 
-async fn accept(listener: TcpListener, port: Port, taken: mpsc::Sender<io::Result<Conn>>) {
+async fn accept(
+    admitted: impl Stream<Item = Admitted>,
+    entrance: Entrance,
+    taken: mpsc::Sender<Guarded<Conn>>,
+    shutdown: CancellationToken,
+) {
+    let Entrance { name, tls, refusals } = entrance;
     let at_once = Arc::new(Semaphore::new(MAX_HANDSHAKES));
-    let mut failures = 0_u32;
+    let mut admitted = pin!(admitted);
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let next = tokio::select! {
+            next = admitted.next() => next,
             () = taken.closed() => return,
         };
-        let (stream, address) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                failures += 1;
-                if failures.is_power_of_two() {
-                    warn!(port = port.name, %error, failures, "no connection can be accepted");
-                }
-                sleep(PAUSE).await;
-                continue;
-            }
-        };
-        failures = 0;
-        // Answers are small and must not wait for more; without it they are only slower.
-        stream.set_nodelay(true).ok();
-        let Some(tls) = &port.tls else {
-            let peer = Peer { address, names: None };
-            if taken.send(Ok(Conn { stream: Wire::Plain(stream), peer })).await.is_err() {
+        let Some(Admitted { stream, peer: address, place }) = next else { return };
+        let Some(tls) = &tls else {
+            let conn = Conn { stream: Wire::Plain(stream), peer: Peer { address, names: None } };
+            if taken.send(Guarded::new(conn, place, PREFACE, &shutdown)).await.is_err() {
                 return;
             }
             continue;
         };
-        let refusals = port.refusals.clone();
+        let refusals = refusals.clone();
         let Ok(permit) = at_once.clone().try_acquire_owned() else {
             let why = format!("{MAX_HANDSHAKES} handshakes at once");
-            refusals.refuse(port.name, "handshakes", &address.to_string(), &why);
+            refusals.refuse(name, "handshakes", &address.to_string(), &why);
             continue;
         };
         let acceptor = TlsAcceptor::from(tls.get().config.clone());
-        let (name, taken) = (port.name, taken.clone());
+        let (taken, shutdown) = (taken.clone(), shutdown.clone());
         tokio::spawn(async move {
             let handshake = timeout(HANDSHAKE_WITHIN, acceptor.accept(stream));
             let shaken = tokio::select! {
@@ -120,8 +119,9 @@ async fn accept(listener: TcpListener, port: Port, taken: mpsc::Sender<io::Resul
             drop(permit);
             let (reason, why) = match shaken {
                 Ok(Ok(stream)) => {
-                    // The server went away; so does the connection.
-                    taken.send(Ok(Conn::secured(stream, address))).await.ok();
+                    let conn = Conn::secured(stream, address);
+                    // If the server went away, so does the connection.
+                    taken.send(Guarded::new(conn, place, PREFACE, &shutdown)).await.ok();
                     return;
                 }
                 Ok(Err(error)) => match tls::refused(&error) {

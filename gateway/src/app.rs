@@ -12,21 +12,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use proto::keda::external_scaler_server::ExternalScalerServer;
 use proto::uplink::uplink_server::UplinkServer;
-use shared::process::{Clock, file};
+use shared::process::{Clock, file, pages};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::server::NamedService;
+use tonic::service::Routes;
 use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::server::HealthReporter;
+use tower::Layer as _;
 use tracing::{info, warn};
 
 use self::locks::Locks;
-use crate::accept;
+use crate::accept::{self, Entrance};
 use crate::answer::Answers;
 use crate::config::{DirectorySource, KubeConfig, ServeConfig};
+use crate::contain::{self, Contain};
 use crate::demand::Demands;
 use crate::demand::place::{self, Rules};
 use crate::directory::Directory;
@@ -36,8 +41,12 @@ use crate::fleet::Fleet;
 use crate::http::Pages;
 use crate::http::metrics::Metrics;
 use crate::ingest::{self, Ingest};
+use crate::limit::guarded::Guarded;
+use crate::limit::{self, Connections, Door};
+use crate::port::Port;
 use crate::scaler::{self, Scaler};
 use crate::trigger::profile::Profiles;
+use crate::vital::{Pace, Vitals};
 
 /// Bytes a file of profiles may have.
 const MAX_PROFILES: u64 = 16 << 20;
@@ -53,6 +62,13 @@ const PING_WITHIN: Duration = Duration::from_secs(5);
 const MAX_KEDA_BYTES: usize = 256 << 10;
 /// Bytes of one message of an agent; an inventory of 1024 devices has some hundred thousand.
 const MAX_AGENT_BYTES: usize = 4 << 20;
+/// Bytes of a request's headers; those of KEDA and of an agent with a token are a few thousand.
+const MAX_HEADER_BYTES: u32 = 16 << 10;
+/// Streams of one connection: KEDA has one connection for all its calls, an agent one stream.
+const KEDA_STREAMS: u32 = 20_000;
+const AGENT_STREAMS: u32 = 16;
+/// Where the process's own limits are told.
+const LIMITS: &str = "/proc/self/limits";
 /// Where the system's resolver is told the names to search.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// How often readiness is looked at until it is reached, and the fleet is tidied.
@@ -74,9 +90,10 @@ pub struct App {
     fleet: Arc<Fleet>,
     answers: Arc<Answers>,
     demands: Arc<Demands>,
-    connection_age: Duration,
     locks: Locks,
     clock: Clock,
+    connections: Connections,
+    connection_age: Duration,
 }
 
 impl App {
@@ -114,9 +131,10 @@ impl App {
             fleet,
             answers,
             demands,
-            connection_age: config.connection_age,
             locks,
             clock,
+            connections: config.connections,
+            connection_age: config.connection_age,
         })
     }
 
@@ -138,89 +156,93 @@ impl App {
     /// Serves until `shutdown`, then drains.
     ///
     /// # Errors
-    /// When a server ends by itself.
+    /// None at present: a port that cannot accept says so and goes on.
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let (keda, agents, http) = (self.keda_addr(), self.agent_addr(), self.http_addr());
         info!(%keda, %agents, %http, "serving");
-        let (ingest_counts, calls) = (ingest::Counts::default(), scaler::Calls::default());
-        let locks = self.locks;
-        let metrics = Metrics::new(&ingest_counts, &calls, &self.demands)
-            .with_locks(&locks.refusals, &locks.reloads)
-            .with_certificates(locks.certificates());
-        let metrics = Arc::new(metrics);
-        let (fleet, directory) = (self.fleet.clone(), self.answers.directory().clone());
-        let asks = self.answers.asks();
-        let counts = ingest_counts;
-        let ingest = Ingest::new(fleet, directory, asks, self.clock, counts, shutdown.clone())
-            .with_door(locks.door());
-        // Replicas that were started together do not send their clients away together.
-        let age = self.connection_age.mul_f64(0.75 + 0.25 * fastrand::f64());
-        let scaler = Scaler::new(self.answers.clone(), calls, age, shutdown.clone());
-        let pages = Pages::new(self.answers.clone(), metrics, shutdown.clone())
-            .with_token(locks.http_token.clone());
-
         let tasks = TaskTracker::new();
-        let (health, health_service) = tonic_health::server::health_reporter();
-        set_health(&health, ServingStatus::NotServing).await;
-        tasks.spawn(self.directory.watch(shutdown.clone()));
-        tasks.spawn(self.demands.run(shutdown.clone()));
-        tasks.spawn(locks.watch(shutdown.clone()));
-        tasks.spawn(warm_up(self.answers.clone(), health, shutdown.clone()));
-        tasks.spawn(keep_asks(self.answers.clone(), shutdown.clone()));
-        tasks.spawn(keep_demand(self.answers.clone(), shutdown.clone()));
-        tasks.spawn(tidy(self.fleet, self.answers, self.clock, shutdown.clone()));
-
-        let keda = server()
-            .timeout(CALL_WITHIN)
-            .max_connection_age(age)
-            .add_service(
-                ExternalScalerServer::new(scaler).max_decoding_message_size(MAX_KEDA_BYTES),
-            )
-            .add_service(health_service)
-            .serve_with_incoming_shutdown(
-                accept::incoming(self.keda, locks.keda_port()),
-                shutdown.clone().cancelled_owned(),
-            );
-        let agents = server()
-            .add_service(UplinkServer::new(ingest).max_decoding_message_size(MAX_AGENT_BYTES))
-            .serve_with_incoming_shutdown(
-                accept::incoming(self.agents, locks.agent_port()),
-                shutdown.clone().cancelled_owned(),
-            );
-        let http = axum::serve(self.http, pages.router())
-            .with_graceful_shutdown(shutdown.clone().cancelled_owned());
-        let servers = async {
-            let (keda, agents, http) = tokio::join!(
-                ended(keda, &shutdown),
-                ended(agents, &shutdown),
-                ended(http, &shutdown)
-            );
-            keda.context("KEDA's port")?;
-            agents.context("the agents' port")?;
-            http.context("the HTTP port")
+        let servers = self.start(&tasks, &shutdown).await;
+        let drained = async {
+            shutdown.cancelled().await;
+            tokio::time::sleep(DRAIN).await;
         };
-        Box::pin(drained(servers, &shutdown)).await?;
+        tokio::select! {
+            () = servers => {}
+            () = drained => warn!("some clients did not leave in time, closing their connections"),
+        }
         tasks.close();
         tasks.wait().await;
         info!("stopped");
         Ok(())
     }
-}
 
-/// Waits for the servers to end, but not for ever after `shutdown`.
-async fn drained(
-    servers: impl Future<Output = anyhow::Result<()>>,
-    shutdown: &CancellationToken,
-) -> anyhow::Result<()> {
-    let drained = async {
-        shutdown.cancelled().await;
-        tokio::time::sleep(DRAIN).await;
-    };
-    tokio::select! {
-        ended = servers => ended?,
-        () = drained => warn!("some clients did not leave in time, closing their connections"),
+    /// Starts every part and returns what ends when all ports have.
+    async fn start(
+        self,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> impl Future<Output = ()> + use<> {
+        let contained = contain::Counts::default();
+        let (ingest_counts, limits) = (ingest::Counts::default(), limit::Counts::default());
+        let calls = scaler::Calls::default().contained(contained.clone());
+        let locks = self.locks;
+        let mut metrics = Metrics::new(&ingest_counts, &calls, &self.demands)
+            .with_locks(&locks.refusals, &locks.reloads)
+            .with_certificates(locks.certificates());
+        metrics.add(|registry| contained.register(registry));
+        metrics.add(|registry| limits.register(registry));
+        let vitals = Vitals::new(contained.clone(), self.clock);
+        let (fleet, directory) = (self.fleet.clone(), self.answers.directory().clone());
+        let (asks, clock) = (self.answers.asks(), self.clock);
+        let counts = ingest_counts.contained(contained.clone());
+        let ingest = Ingest::new(fleet, directory, asks, clock, counts, shutdown.clone())
+            .with_door(locks.door());
+        let scaler = Scaler::new(self.answers.clone(), calls, shutdown.clone());
+        let pages =
+            Pages::new(self.answers.clone(), metrics.into(), vitals.clone(), shutdown.clone())
+                .with_token(locks.http_token.clone());
+        let (health, health_service) = tonic_health::server::health_reporter();
+        set_health(&health, ServingStatus::NotServing).await;
+
+        let watch = |name, pace, part| {
+            tasks.spawn(vitals.clone().watch(name, pace, shutdown.clone(), part));
+        };
+        let stop = || shutdown.clone();
+        let answers = || self.answers.clone();
+        let own = match self.directory {
+            Source::File(_) => Pace::Own,
+            Source::Kube(_) => Pace::Nudged,
+        };
+        watch("directory", own, self.directory.watch(stop()).boxed());
+        watch("certificates and tokens", Pace::Nudged, locks.watch(stop()).boxed());
+        watch("demand", Pace::Nudged, self.demands.run(stop()).boxed());
+        watch("triggers asked for", Pace::Nudged, keep_asked(answers(), stop()).boxed());
+        watch("fleet", Pace::Own, tidy(self.fleet, answers(), clock, stop()).boxed());
+        let readiness = tell_health(answers(), vitals.clone(), health, stop());
+        watch("readiness", Pace::Own, readiness.boxed());
+
+        let (keda_entrance, agent_entrance) = (locks.keda_entrance(), locks.agent_entrance());
+        let contain = |entrance: &Entrance| Contain::new(entrance.name, contained.clone());
+        let (of_keda, age) = (contain(&keda_entrance), self.connection_age);
+        let keda = keda_port(scaler, health_service, of_keda, age);
+        let agents = agent_port(ingest, contain(&agent_entrance));
+        let Connections { keda: many, agents: most, http: few } = connections(self.connections);
+        let door = |name, most| Door::new(name, most, limits.clone());
+        let incoming = |listener, most, entrance: Entrance| {
+            let admitted = limit::incoming(listener, door(entrance.name, most));
+            accept::incoming(admitted, entrance, stop())
+        };
+        let keda = keda.serve(incoming(self.keda, many, keda_entrance), stop());
+        let agents = agents.serve(incoming(self.agents, most, agent_entrance), stop());
+        let (pages, stopped) = (Contain::new("http", contained).layer(pages.router()), stop());
+        let admitted = limit::incoming(self.http, door("http", few)).map(move |admitted| {
+            (Guarded::new(admitted.stream, admitted.place, 1, &stopped), admitted.peer)
+        });
+        let http = pages::serve(admitted, pages, stop());
+        async move {
+            tokio::join!(keda, agents, http);
+        }
     }
-    Ok(())
 }
 
 /// Where the directory comes from.
@@ -276,20 +298,57 @@ fn address(listener: &TcpListener) -> SocketAddr {
     listener.local_addr().expect("a bound listener has an address")
 }
 
+/// How KEDA's connections are served, and how old they get.
+fn keda_port(
+    scaler: Scaler,
+    health: HealthServer<impl Health>,
+    contain: Contain,
+    age: Duration,
+) -> Port {
+    let scaler = ExternalScalerServer::new(scaler).max_decoding_message_size(MAX_KEDA_BYTES);
+    Port {
+        routes: Routes::new(scaler).add_service(health).prepare(),
+        server: server().timeout(CALL_WITHIN).max_concurrent_streams(KEDA_STREAMS),
+        contain,
+        age: Some(age),
+    }
+}
+
+/// How the agents' connections are served.
+fn agent_port(ingest: Ingest, contain: Contain) -> Port {
+    let ingest = UplinkServer::new(ingest).max_decoding_message_size(MAX_AGENT_BYTES);
+    Port {
+        routes: Routes::new(ingest).prepare(),
+        server: server().max_concurrent_streams(AGENT_STREAMS),
+        contain,
+        // Agents look up the replicas themselves and have a stream to each.
+        age: None,
+    }
+}
+
+/// What the ports may hold, given what this process may have open.
+fn connections(wanted: Connections) -> Connections {
+    let limits = std::fs::read_to_string(LIMITS).unwrap_or_default();
+    let Some(descriptors) = limit::descriptors(&limits) else { return wanted };
+    let connections = wanted.within(descriptors);
+    if connections != wanted {
+        let Connections { keda, agents, http } = connections;
+        warn!(
+            descriptors,
+            keda,
+            agents,
+            http,
+            "the limit of open files is too low for all connections; the ports hold fewer"
+        );
+    }
+    connections
+}
+
 fn server() -> tonic::transport::Server {
     tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(PING_EVERY))
         .http2_keepalive_timeout(Some(PING_WITHIN))
-}
-
-/// A server that ends takes the others along, so that none goes on half alive.
-async fn ended<E>(
-    server: impl IntoFuture<Output = Result<(), E>>,
-    shutdown: &CancellationToken,
-) -> Result<(), E> {
-    let result = server.await;
-    shutdown.cancel();
-    result
+        .http2_max_header_list_size(MAX_HEADER_BYTES)
 }
 
 /// Says over gRPC whether this replica is ready.
@@ -299,18 +358,36 @@ async fn set_health(health: &HealthReporter, status: ServingStatus) {
     }
 }
 
-/// Turns gRPC health on when this replica is ready, and off at shutdown.
-async fn warm_up(answers: Arc<Answers>, health: HealthReporter, shutdown: CancellationToken) {
+/// Turns gRPC health on while this replica is ready and all its parts are well, and off at
+/// shutdown.
+async fn tell_health(
+    answers: Arc<Answers>,
+    vitals: Vitals,
+    health: HealthReporter,
+    shutdown: CancellationToken,
+) {
     let mut look = tokio::time::interval(WARM_UP_EVERY);
-    while !answers.warm_up() {
-        if shutdown.run_until_cancelled(look.tick()).await.is_none() {
-            return;
+    let (mut serving, mut ailed) = (false, String::new());
+    while shutdown.run_until_cancelled(look.tick()).await.is_some() {
+        let ailing = vitals.ailing();
+        if ailing != ailed {
+            warn!(ailing = ailing.trim(), "parts of the gateway are not well, or are again");
+            ailed = ailing;
+        }
+        let is_ready = (answers.is_warm() || answers.warm_up()) && ailed.is_empty();
+        if is_ready != serving {
+            serving = is_ready;
+            info!(ready = serving, "readiness changed");
+            let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+            set_health(&health, status).await;
         }
     }
-    info!("ready");
-    set_health(&health, ServingStatus::Serving).await;
-    shutdown.cancelled().await;
     set_health(&health, ServingStatus::NotServing).await;
+}
+
+/// Keeps what triggers ask for read: of engines, and of demand.
+async fn keep_asked(answers: Arc<Answers>, shutdown: CancellationToken) {
+    tokio::join!(keep_asks(answers.clone(), shutdown.clone()), keep_demand(answers, shutdown));
 }
 
 /// Keeps what is asked of engines current, for the briefs of agents.

@@ -14,6 +14,7 @@ use shared::process::{LogFormat, VERSION};
 
 use self::identity::{IdentityArgs, IdentityConfig};
 use crate::check::RULES;
+use crate::limit::Connections;
 use crate::trigger::number;
 use crate::trigger::spec::DemandEndpoint;
 
@@ -107,8 +108,17 @@ pub struct Serve {
         value_parser = origin
     )]
     pub demand_allow: Vec<String>,
-    /// KEDA's connections are asked to end, and its streams end with OK, when they are about this
-    /// old, so that new replicas are met; at least 1m
+    /// Connections that KEDA's port holds at most; one peer may have a quarter of them
+    #[arg(long, env = "GPU_GATEWAY_KEDA_CONNECTIONS", default_value = "4096", value_parser = many)]
+    pub keda_connections: usize,
+    /// Connections that the agents' port holds at most; one peer may have a quarter of them
+    #[arg(long, env = "GPU_GATEWAY_AGENT_CONNECTIONS", default_value = "24000", value_parser = many)]
+    pub agent_connections: usize,
+    /// Connections that the HTTP port holds at most; one peer may have a quarter of them
+    #[arg(long, env = "GPU_GATEWAY_HTTP_CONNECTIONS", default_value = "512", value_parser = many)]
+    pub http_connections: usize,
+    /// KEDA's connections are ended gently, and their streams with OK, when they are this old, give
+    /// or take a fifth, so that new replicas are met; at least 1m
     #[arg(
         long,
         env = "GPU_GATEWAY_CONNECTION_AGE",
@@ -117,6 +127,16 @@ pub struct Serve {
         value_parser = connection_age
     )]
     pub connection_age: Duration,
+}
+
+/// Fewer than these leave no room for probes or for more than one peer.
+const LEAST_CONNECTIONS: usize = 16;
+const MOST_CONNECTIONS: usize = 1_000_000;
+
+fn many(text: &str) -> Result<usize, String> {
+    let range = LEAST_CONNECTIONS..=MOST_CONNECTIONS;
+    let number: Option<usize> = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("{LEAST_CONNECTIONS} to {MOST_CONNECTIONS} are accepted"))
 }
 
 /// KEDA waits 2 s before it opens a stream again; what is younger would be away too often.
@@ -291,7 +311,9 @@ pub struct ServeConfig {
     pub profiles: Option<PathBuf>,
     /// Origins of demand endpoints that are read whatever their namespace and address.
     pub demand_allow: Vec<String>,
-    /// How old KEDA's connections and streams become, give or take a quarter.
+    /// Connections that each port holds at most.
+    pub connections: Connections,
+    /// How old KEDA's connections get, give or take a fifth.
     pub connection_age: Duration,
 }
 
@@ -325,6 +347,7 @@ impl ServeConfig {
             identity: IdentityConfig::default(),
             profiles: None,
             demand_allow: Vec::new(),
+            connections: Connections::default(),
             connection_age: Duration::from_mins(30),
         }
     }
@@ -354,6 +377,11 @@ impl TryFrom<Serve> for ServeConfig {
             kubeconfig: serve.kubeconfig,
         };
         let identity = identity.resolve(agent_listen)?;
+        let connections = Connections {
+            keda: serve.keda_connections,
+            agents: serve.agent_connections,
+            http: serve.http_connections,
+        };
         Ok(Self {
             keda_listen,
             agent_listen,
@@ -363,6 +391,7 @@ impl TryFrom<Serve> for ServeConfig {
             identity,
             profiles,
             demand_allow,
+            connections,
             connection_age,
         })
     }

@@ -139,6 +139,11 @@ impl Fleet {
         self.sessions.load(Ordering::Relaxed)
     }
 
+    /// The same, as agents are told it.
+    pub fn crowd(&self) -> u32 {
+        u32::try_from(self.sessions()).unwrap_or(u32::MAX)
+    }
+
     /// What `node` last said.
     pub fn view(&self, node: &NodeName) -> Option<Arc<NodeView>> {
         self.nodes.get(node)?.view.load_full()

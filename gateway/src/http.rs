@@ -1,7 +1,8 @@
 //! The read-only HTTP port.
 //!
 //! * `GET /healthz` – 200 while the process lives
-//! * `GET /readyz` – 200 once this replica answers for everything, 503 before and at shutdown
+//! * `GET /readyz` – 200 once this replica answers for everything; 503 before, at shutdown, and
+//!   while a part of the gateway is not well, which it names
 //! * `GET /metrics` – Prometheus text 0.0.4
 //! * `GET /api/v1/nodes`, `/api/v1/pods`, `/api/v1/workloads`
 //! * `GET /api/v1/scaledobjects/{namespace}/{name}/explain`
@@ -30,6 +31,7 @@ use tower::ServiceBuilder;
 use crate::answer::{Answers, Refusal};
 use crate::explain::explain;
 use crate::reload::Reloaded;
+use crate::vital::Vitals;
 use metrics::Metrics;
 use token::Token;
 
@@ -42,13 +44,19 @@ pub struct Pages {
     answers: Arc<Answers>,
     metrics: Arc<Metrics>,
     token: Option<Arc<Reloaded<Token>>>,
+    vitals: Vitals,
     shutdown: CancellationToken,
 }
 
 impl Pages {
     /// Pages about `answers`.
-    pub fn new(answers: Arc<Answers>, metrics: Arc<Metrics>, shutdown: CancellationToken) -> Self {
-        Self { answers, metrics, token: None, shutdown }
+    pub fn new(
+        answers: Arc<Answers>,
+        metrics: Arc<Metrics>,
+        vitals: Vitals,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self { answers, metrics, vitals, token: None, shutdown }
     }
 
     /// The same, with a token that `/api` and `/` want; probes and metrics stay open.
@@ -81,6 +89,10 @@ impl Pages {
     async fn ready(State(pages): State<Self>) -> Response {
         if pages.shutdown.is_cancelled() {
             return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response();
+        }
+        let ailing = pages.vitals.ailing();
+        if !ailing.is_empty() {
+            return (StatusCode::SERVICE_UNAVAILABLE, ailing).into_response();
         }
         if pages.answers.is_warm() {
             return "ok\n".into_response();

@@ -2,7 +2,7 @@
 //!
 //! Guarantees: Hello comes first and once, an inventory before the first sample; what breaks that
 //! order, or is larger than a node can be, ends the stream with a status that says so. A bad
-//! element costs only itself, and is counted. A stream ends with OK at shutdown. An agent is told
+//! element costs only itself, and is counted. Who sends more than it may is read more slowly. A stream ends with OK at shutdown. An agent is told
 //! about the node it said Hello for and no other.
 
 /// One stream's way back to the agent.
@@ -30,11 +30,13 @@ use tracing::{debug, info, warn};
 
 use self::courier::Courier;
 use crate::accept::Peer;
+use crate::contain;
 use crate::directory::Directory;
 use crate::engine::Asks;
 use crate::fleet::view::Intervals;
 use crate::fleet::{Fleet, Session};
 use crate::identity::{Guard, Identity, Refused as Denied};
+use crate::limit::rate::Rate;
 use crate::refusal::Refusals;
 
 /// How long an agent may take to say who it is, and to hear why it is refused.
@@ -78,6 +80,8 @@ pub struct Counts {
     messages: Counter,
     briefs: Counter,
     refused: Family<Refused, Counter>,
+    slowed: Counter,
+    contained: contain::Counts,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -94,6 +98,14 @@ impl Counts {
         registry.register("uplink_briefs", "Node briefs sent to agents", briefs);
         let what = "Streams and elements of messages refused, by what was refused";
         registry.register("uplink_refused", what, self.refused.clone());
+        let what = "Messages read later because their agent sends more than 50 a second";
+        registry.register("uplink_slowed", what, self.slowed.clone());
+    }
+
+    /// The same, with panics of streams counted in `contained`.
+    #[must_use]
+    pub fn contained(self, contained: contain::Counts) -> Self {
+        Self { contained, ..self }
     }
 
     fn refuse(&self, what: &'static str, count: usize) {
@@ -145,12 +157,15 @@ impl Uplink for Ingest {
             peer: peer.clone(),
             session: None,
             link: None,
+            rate: Rate::default(),
             refusals_logged: false,
         };
         let (clock, shutdown) = (self.clock, self.shutdown.clone());
         let (directory, asks) = (self.directory.clone(), self.asks.clone());
-        let courier = Courier::new(directory, asks, self.counts.briefs.clone(), replies.clone());
-        tokio::spawn(async move {
+        let (briefs, fleet) = (self.counts.briefs.clone(), self.fleet.clone());
+        let courier = Courier::new(directory, asks, briefs, fleet, replies.clone());
+        let (contained, end) = (self.counts.contained.clone(), replies.clone());
+        let listening = async move {
             let listen = listen(conversation, request.into_inner(), clock, courier);
             match shutdown.run_until_cancelled(listen).await {
                 None | Some(Ok(())) => debug!(peer, "agent stream ended"),
@@ -160,7 +175,8 @@ impl Uplink for Ingest {
                     replies.send_timeout(Err(status), HELLO_WITHIN).await.ok();
                 }
             }
-        });
+        };
+        tokio::spawn(contain::stream(contained, "ingest", end, listening));
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
@@ -191,12 +207,19 @@ async fn listen(
                 return Ok(());
             }
         };
-        if let Some(welcome) = conversation.take(message, clock.now())?
+        let now = clock.now();
+        let wait = conversation.rate.take(now);
+        if let Some(welcome) = conversation.take(message, now)?
             && let Some((courier, session)) = courier.take().zip(conversation.session.as_ref())
         {
             // On its own, so that an agent that does not read is listened to all the same.
             let carrying = tokio::spawn(courier.carry(welcome, session.node().clone()));
             _briefing = Some(AbortOnDropHandle::new(carrying));
+        }
+        if !wait.is_zero() {
+            // Not refused: flow control slows the agent down, and its last word stays.
+            conversation.counts.slowed.inc();
+            tokio::time::sleep(wait).await;
         }
         next = match conversation.superseded() {
             Some(superseded) => match superseded.run_until_cancelled(messages.message()).await {
@@ -218,6 +241,7 @@ struct Conversation {
     peer: String,
     session: Option<Session>,
     link: Option<Link>,
+    rate: Rate,
     refusals_logged: bool,
 }
 
@@ -298,8 +322,7 @@ impl Conversation {
             .map_err(|full| self.refused("node", Status::resource_exhausted(full.to_string())))?;
         info!(node = %session.node(), "agent connected");
         self.session = Some(session);
-        let sessions = u32::try_from(self.fleet.sessions()).unwrap_or(u32::MAX);
-        Ok(Welcome { version: VERSION.into(), sessions })
+        Ok(Welcome { version: VERSION.into(), sessions: self.fleet.crowd() })
     }
 
     /// Counts what was left out; says it once a stream.

@@ -10,6 +10,18 @@
 //!  KEDA's metadata ─▶ trigger ───┘
 //! ```
 
+/// Who may connect, how many at once, and how soon they must speak.
+pub mod limit;
+
+/// What a call may cost the process.
+pub mod contain;
+
+/// Whether the gateway's own parts are alive.
+pub mod vital;
+
+/// One gRPC port, connection by connection.
+pub mod port;
+
 /// The decision: metadata → typed trigger; trigger + observations at `now` → verdict. Pure.
 pub mod trigger;
 

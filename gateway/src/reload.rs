@@ -134,7 +134,7 @@ impl<T: Send + Sync> Look for Reloaded<T> {
 /// Looks at all of `files` again and again until `shutdown`.
 pub async fn watch(files: Vec<Arc<dyn Look>>, counts: Counts, shutdown: CancellationToken) {
     if files.is_empty() {
-        return;
+        return shutdown.cancelled().await;
     }
     let mut tick = tokio::time::interval(LOOK_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

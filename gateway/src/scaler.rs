@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
@@ -29,8 +30,11 @@ use tonic::{Code, Request, Response, Status};
 use tracing::warn;
 
 use crate::answer::{Answers, Question, Refusal};
+use crate::contain::{self, Life};
 use crate::trigger::spec;
 
+/// Streams that KEDA may hold open at once: one a trigger and replica of KEDA.
+pub const MAX_STREAMS: i64 = 20_000;
 /// Metadata keys a request may carry.
 const MAX_KEYS: usize = 128;
 /// Bytes of an error's message: it travels in a header, percent-encoded, and clients bound those.
@@ -46,7 +50,6 @@ pub struct Scaler {
     answers: Arc<Answers>,
     calls: Calls,
     logged: Arc<Mutex<Option<Timestamp>>>,
-    age: Duration,
     shutdown: CancellationToken,
 }
 
@@ -55,6 +58,8 @@ pub struct Scaler {
 pub struct Calls {
     durations: Family<Call, Histogram>,
     streams: Family<Stream, Gauge>,
+    streams_refused: Family<Stream, Counter>,
+    contained: contain::Counts,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -73,17 +78,27 @@ impl Default for Calls {
         Self {
             durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
             streams: Family::default(),
+            streams_refused: Family::default(),
+            contained: contain::Counts::default(),
         }
     }
 }
 
 impl Calls {
+    /// The same, with panics of streams counted in `contained`.
+    #[must_use]
+    pub fn contained(self, contained: contain::Counts) -> Self {
+        Self { contained, ..self }
+    }
+
     /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         let help = "Time to answer KEDA's unary calls, by method and gRPC code";
         registry.register("rpc_duration_seconds", help, self.durations.clone());
         let help = "Streams that KEDA holds open, by method";
         registry.register("rpc_streams", help, self.streams.clone());
+        let help = "Streams refused because too many are open, by method";
+        registry.register("rpc_streams_refused", help, self.streams_refused.clone());
     }
 
     fn ended<T>(&self, method: &'static str, answer: &Result<T, Status>, took: Duration) {
@@ -91,17 +106,28 @@ impl Calls {
         self.durations.get_or_create(&Call { method, code }).observe(took.as_secs_f64());
     }
 
-    fn stream(&self, method: &'static str) -> OpenStream {
+    /// Counts one more; refused where there are too many.
+    fn stream(&self, method: &'static str) -> Result<OpenStream, Status> {
         let gauge = self.streams.get_or_create(&Stream { method }).clone();
-        gauge.inc();
-        OpenStream(gauge)
+        if gauge.inc() < MAX_STREAMS {
+            return Ok(OpenStream(gauge, self.contained.clone()));
+        }
+        gauge.dec();
+        self.streams_refused.get_or_create(&Stream { method }).inc();
+        let why = format!("{MAX_STREAMS} {method} streams are open; no more are taken on");
+        Err(Status::resource_exhausted(why))
     }
 }
 
 /// Counts a stream for as long as it lives.
-struct OpenStream(Gauge);
+struct OpenStream(Gauge, contain::Counts);
 
 impl OpenStream {
+    /// Where a panic of the stream is counted.
+    fn contained(&self) -> contain::Counts {
+        self.1.clone()
+    }
+
     /// How many there are by now, this one included.
     fn streams(&self) -> u32 {
         u32::try_from(self.0.get()).unwrap_or(u32::MAX)
@@ -180,21 +206,14 @@ fn spec_message(spec: &spec::MetricSpec) -> GetMetricSpecResponse {
 }
 
 impl Scaler {
-    /// Serves `answers`; streams end when `shutdown` is cancelled, and when they are somewhat
-    /// older than `age`, at which their connection is asked to end.
-    pub fn new(
-        answers: Arc<Answers>,
-        calls: Calls,
-        age: Duration,
-        shutdown: CancellationToken,
-    ) -> Self {
-        Self { answers, calls, logged: Arc::default(), age, shutdown }
+    /// Serves `answers`; streams end with their connections, and when `shutdown` is cancelled.
+    pub fn new(answers: Arc<Answers>, calls: Calls, shutdown: CancellationToken) -> Self {
+        Self { answers, calls, logged: Arc::default(), shutdown }
     }
 
-    /// How long a stream may be open: one that was opened with its connection ends after the
-    /// client was told to make another, and not all end at once.
-    fn life(&self) -> Duration {
-        self.age.mul_f64(1.05 + 0.2 * fastrand::f64())
+    /// How long a stream may live: as its connection, which ends before the gateway.
+    fn life<T>(&self, request: &Request<T>) -> Life {
+        request.extensions().get().unwrap_or(&self.shutdown).clone()
     }
 
     fn clock(&self) -> Clock {
@@ -286,12 +305,12 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
+        let life = self.life(&request);
         let reference = request.into_inner();
         let trigger = self.answers.trigger_of(question(&reference)?)?;
-        let open = self.calls.stream("StreamIsActive");
+        let open = self.calls.stream("StreamIsActive")?;
         let standing = stream::Standing { reference, demand: trigger.demand };
-        let end = stream::End { life: self.life(), shutdown: self.shutdown.clone() };
-        let stream = stream::activity(self.answers.clone(), standing, end, open);
+        let stream = stream::activity(self.answers.clone(), standing, life, open);
         Ok(Response::new(stream))
     }
 
@@ -302,9 +321,8 @@ impl ExternalScaler for Scaler {
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<Self::StreamMetricSpecStream>, Status> {
         let specs = self.specs(request.get_ref())?;
-        let open = self.calls.stream("StreamMetricSpec");
-        let end = stream::End { life: self.life(), shutdown: self.shutdown.clone() };
-        Ok(Response::new(stream::once(specs, end, open)))
+        let open = self.calls.stream("StreamMetricSpec")?;
+        Ok(Response::new(stream::once(specs, self.life(&request), open)))
     }
 }
 

@@ -16,6 +16,9 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::time::Timestamp;
 
+/// Pages over HTTP/1.
+pub mod pages;
+
 /// Version and, where the build knows it, commit of this build.
 pub const VERSION: &str = match option_env!("KEDA_GPU_GATEWAY_VERSION") {
     Some(version) => version,

@@ -1,7 +1,7 @@
 //! Pure: how long to wait before a stream is tried again.
 //!
 //! Guarantees: never longer than `CAP`; after a gateway that held many sessions has gone, its
-//! agents come back spread over a time that grows with their number.
+//! agents come back spread over a time that grows with their number, however often they must try.
 
 use std::time::Duration;
 
@@ -19,15 +19,10 @@ const SESSIONS_PER_SECOND: f64 = 70.0;
 /// `failures` counts the tries in a row that brought no stream, `sessions` is what the gateway
 /// said it held when the last stream came up, if one ever did, and `random` is within 0 to 1.
 pub fn delay(failures: u32, sessions: Option<u32>, random: f64) -> Duration {
-    let most = match (failures, sessions) {
-        (0, Some(sessions)) => {
-            let spread = f64::from(sessions) / SESSIONS_PER_SECOND;
-            Duration::from_secs_f64(spread).clamp(FIRST, CAP)
-        }
-        (failures, sessions) => {
-            let doublings = failures - u32::from(sessions.is_some());
-            (FIRST * (1 << doublings.min(16))).min(CAP)
-        }
-    };
+    let spread = sessions.map_or(0.0, |sessions| f64::from(sessions) / SESSIONS_PER_SECOND);
+    let doublings = failures.saturating_sub(u32::from(sessions.is_some()));
+    // A gateway that is away for longer than the first try meets the same crowd at the next.
+    let grown = FIRST * (1 << doublings.min(16));
+    let most = grown.max(Duration::from_secs_f64(spread)).min(CAP);
     most.mul_f64(random.clamp(0.0, 1.0))
 }

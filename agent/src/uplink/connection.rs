@@ -69,11 +69,15 @@ pub(super) async fn once(uplink: &Uplink, stream: &Stream) -> Ended {
     let error = tokio::select! {
         () = goodbye => return Ended::Over,
         error = listen(&mut incoming, stream, &uplink.briefs, |welcome| {
-            info!(
-                %gateway, %address, version = welcome.version, sessions = welcome.sessions,
-                "pushing to the gateway"
-            );
-            welcomed = Some((welcome.sessions, Instant::now()));
+            // Later ones only say that the gateway holds more sessions by now.
+            let since = welcomed.map(|(_, since)| since);
+            if since.is_none() {
+                info!(
+                    %gateway, %address, version = welcome.version, sessions = welcome.sessions,
+                    "pushing to the gateway"
+                );
+            }
+            welcomed = Some((welcome.sessions, since.unwrap_or_else(Instant::now)));
         }) => error,
     };
     match welcomed {
@@ -88,9 +92,11 @@ async fn open(
     gateway: &Gateway,
     address: SocketAddr,
 ) -> Result<Streaming<GatewayMessage>, String> {
-    let channel = connect(&uplink.credentials, gateway, address).await?;
     let outbound = Outbound::new(uplink.hello(), uplink.newest.clone(), uplink.clock);
     let request = with_token(&uplink.credentials, outbound).await?;
+    // The last that is waited for: a connection that breaks before it is used is made a second
+    // time at once, and the delays between tries would count for half.
+    let channel = connect(&uplink.credentials, gateway, address).await?;
     let mut client = UplinkClient::new(channel);
     match timeout(ANSWER_WITHIN, client.push(request)).await {
         Ok(Ok(response)) => Ok(response.into_inner()),

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::accept::Port;
+use crate::accept::Entrance;
 use crate::config::ServeConfig;
 use crate::config::identity::{AgentAuth, IdentityConfig};
 use crate::directory::kube;
@@ -68,13 +68,13 @@ impl Locks {
     }
 
     /// How KEDA's port takes connections.
-    pub(super) fn keda_port(&self) -> Port {
-        Port { name: KEDA, tls: self.keda.clone(), refusals: self.refusals.clone() }
+    pub(super) fn keda_entrance(&self) -> Entrance {
+        Entrance { name: KEDA, tls: self.keda.clone(), refusals: self.refusals.clone() }
     }
 
     /// How the agents' port takes connections.
-    pub(super) fn agent_port(&self) -> Port {
-        Port { name: ingest::PORT, tls: self.agents.clone(), refusals: self.refusals.clone() }
+    pub(super) fn agent_entrance(&self) -> Entrance {
+        Entrance { name: ingest::PORT, tls: self.agents.clone(), refusals: self.refusals.clone() }
     }
 
     /// Whom of them ingest lets push.

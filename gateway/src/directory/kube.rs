@@ -171,6 +171,12 @@ impl KubeDirectory {
                 Some((number, said)) = hears.recv() => writer.hear(number, said),
                 Some((target, scale)) = finds.recv() => writer.index.scaled(target, scale),
                 Some(asked) = beats.recv() => writer.beat(asked),
+                Some(ended) = tasks.join_next() => {
+                    // A watch that panicked is not to be missed: the directory panics with it.
+                    if let Err(error) = ended && error.is_panic() {
+                        std::panic::resume_unwind(error.into_panic());
+                    }
+                }
                 () = tokio::time::sleep_until(writer.publish_at), if writer.has_news() => {
                     writer.publish();
                 }

@@ -125,6 +125,11 @@ impl Metrics {
         Self { certificates, ..self }
     }
 
+    /// More counters of this process.
+    pub fn add(&mut self, register: impl FnOnce(&mut Registry)) {
+        register(self.counters.get_mut());
+    }
+
     /// Everything in the Prometheus text format 0.0.4.
     pub fn text(&self, answers: &Answers) -> String {
         let mut state = Registry::with_prefix("gpu_gateway");

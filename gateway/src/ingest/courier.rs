@@ -13,6 +13,7 @@ use proto::brief::to_wire;
 use proto::uplink::gateway_message::Body;
 use proto::uplink::{GatewayMessage, Welcome};
 use shared::identity::NodeName;
+use shared::process::VERSION;
 use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
@@ -20,15 +21,21 @@ use crate::brief::brief;
 use crate::directory::Directory;
 use crate::directory::by_node::OfNode;
 use crate::engine::Asks;
+use crate::fleet::Fleet;
 
 /// Briefs of one stream are at least this far apart.
 const PAUSE: Duration = Duration::from_millis(250);
+/// How often it is looked whether there are more sessions than the agent was told.
+const COUNT_EVERY: Duration = Duration::from_secs(10);
+/// Fewer sessions than these need no spreading.
+const CROWD: u32 = 64;
 
 /// Where one stream's messages to the agent come from.
 pub(super) struct Courier {
     directory: Arc<Directory>,
     asks: watch::Receiver<Arc<Asks>>,
     briefs: Counter,
+    fleet: Arc<Fleet>,
     replies: mpsc::Sender<Result<GatewayMessage, Status>>,
 }
 
@@ -48,15 +55,16 @@ impl Courier {
         directory: Arc<Directory>,
         asks: watch::Receiver<Arc<Asks>>,
         briefs: Counter,
+        fleet: Arc<Fleet>,
         replies: mpsc::Sender<Result<GatewayMessage, Status>>,
     ) -> Self {
-        Self { directory, asks, briefs, replies }
+        Self { directory, asks, briefs, fleet, replies }
     }
 
     /// Sends the welcome and keeps the agent told about `node`, until the agent is gone.
     pub(super) async fn carry(mut self, welcome: Welcome, node: NodeName) {
-        let welcome = GatewayMessage { body: Some(Body::Welcome(welcome)) };
-        if self.replies.send(Ok(welcome)).await.is_err() {
+        let mut crowd = welcome.sessions;
+        if !self.welcome(welcome).await {
             return;
         }
         let mut changes = self.directory.changes();
@@ -71,11 +79,27 @@ impl Courier {
             let changed = tokio::select! {
                 changed = changes.changed() => changed,
                 changed = self.asks.changed() => changed,
+                () = tokio::time::sleep(COUNT_EVERY) => Ok(()),
             };
+            // After a restart all come at once, and the first of them met nobody. It is told anew
+            // at a quarter more: who knows of half the others comes back in half the time.
+            let sessions = self.fleet.crowd();
+            if sessions >= CROWD && sessions - sessions / 5 >= crowd {
+                crowd = sessions;
+                if !self.welcome(Welcome { version: VERSION.into(), sessions }).await {
+                    return;
+                }
+            }
             if changed.is_err() {
                 return;
             }
         }
+    }
+
+    /// Says how many sessions there are; false if nobody listens any more.
+    async fn welcome(&self, welcome: Welcome) -> bool {
+        let message = GatewayMessage { body: Some(Body::Welcome(welcome)) };
+        self.replies.send(Ok(message)).await.is_ok()
     }
 
     /// Tells what is new; false if nobody listens any more.

@@ -3,8 +3,8 @@
 //! Guarantees: one `true` on opening if the workload is active, then one on every edge from
 //! inactive to active; never `false`, never a tick, never a backlog. What is not known is no edge.
 //! Only while the target is known to be at zero is a `true` repeated a few times, because KEDA may
-//! have dropped it. Streams end with OK at shutdown and when they have become old, and free
-//! everything when the client leaves.
+//! have dropped it. Streams end with OK at shutdown and when their connection has become old, and
+//! free everything when the client leaves.
 //! However many there are, looking leaves calls their room: a stream then looks less often, but
 //! once a second.
 
@@ -17,11 +17,11 @@ use shared::time::Timestamp;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
-use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::OpenStream;
 use crate::answer::{Answers, Question};
+use crate::contain::{self, Life};
 use crate::trigger::spec::Demand;
 
 /// Time alone changes answers too: readings grow stale, grace periods end.
@@ -51,20 +51,6 @@ impl Standing {
         let ScaledObjectRef { name, namespace, .. } = &self.reference;
         let object = ScaledObjectKey::new(namespace.as_str(), name.as_str());
         answers.demands().changes(&object, self.demand.as_ref()?)
-    }
-}
-
-/// When a stream ends, with OK, if its client does not leave before.
-pub(super) struct End {
-    /// How long it may be open: KEDA comes back, perhaps to a newer replica.
-    pub(super) life: Duration,
-    /// Ends it at once.
-    pub(super) shutdown: CancellationToken,
-}
-
-impl End {
-    async fn not_after(self, stream: impl Future<Output = ()>) {
-        self.shutdown.run_until_cancelled(timeout(self.life, stream)).await;
     }
 }
 
@@ -100,14 +86,15 @@ impl Edge {
 pub(super) fn activity(
     answers: Arc<Answers>,
     standing: Standing,
-    end: End,
+    life: Life,
     open: OpenStream,
 ) -> ReceiverStream<Result<IsActiveResponse, Status>> {
     let (messages, stream) = mpsc::channel(1);
-    tokio::spawn(async move {
-        end.not_after(follow(&answers, &standing, &messages, &open)).await;
-        drop(open);
-    });
+    let (counts, end) = (open.contained(), messages.clone());
+    let following = async move {
+        life.run_until_cancelled(follow(&answers, &standing, &messages, &open)).await;
+    };
+    tokio::spawn(contain::stream(counts, "StreamIsActive", end, following));
     ReceiverStream::new(stream)
 }
 
@@ -187,7 +174,7 @@ async fn changed(demand: &mut Option<watch::Receiver<()>>) {
 /// Says the specs once and holds the stream open: targets change only with the metadata.
 pub(super) fn once(
     specs: GetMetricSpecResponse,
-    end: End,
+    life: Life,
     open: OpenStream,
 ) -> ReceiverStream<Result<GetMetricSpecResponse, Status>> {
     let (messages, stream) = mpsc::channel(1);
@@ -195,7 +182,7 @@ pub(super) fn once(
         let _open = open;
         // The client may be gone already.
         messages.send(Ok(specs)).await.ok();
-        end.not_after(messages.closed()).await;
+        life.run_until_cancelled(messages.closed()).await;
     });
     ReceiverStream::new(stream)
 }

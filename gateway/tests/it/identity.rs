@@ -290,6 +290,35 @@ async fn who_never_finishes_a_handshake_keeps_nobody_waiting() {
     is_refused(&gateway, "port=\"keda\",reason=\"slow\"", 200.0).await;
 }
 
+/// Who has a certificate, or needs none, gets no more places and no more time than others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn places_are_given_before_the_handshake_and_silence_after_it_has_an_end() {
+    let pki = Pki::new();
+    let gateway = gateway_with(|config| {
+        config.identity.keda_tls = Some(pki.files(false));
+        config.connections.keda = 16;
+    })
+    .await
+    .unwrap();
+    let config = client(&pki.path("ca.crt"), None, &VERSIONS);
+    let mut silent = Vec::new();
+    for _ in 0..4 {
+        let stream = handshake(gateway.keda, config.clone());
+        silent.push(soon("a handshake", stream).await.unwrap());
+    }
+    soon("an end", handshake(gateway.keda, config)).await.unwrap_err();
+    let name = "gpu_gateway_connections_refused_total";
+    assert_eq!(gateway.metric(name, "port=\"keda\",why=\"peer\"").await, 1.0);
+    eventually("silence has an end", async || {
+        match gateway.metric(name, "port=\"keda\",why=\"silent\"").await {
+            4.0 => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+    assert_eq!(gateway.metric("gpu_gateway_connections", "port=\"keda\"").await, 0.0);
+}
+
 // === The agents' port ===
 
 /// An agent over `channel`, with a token: how its stream is answered.

@@ -49,5 +49,8 @@ async fn a_gateway_that_a_doctor_has_asked_knows_the_nodes_it_knew() {
         !metrics.lines().any(|line| line.starts_with("gpu_gateway_uplink_refused")),
         "{metrics}"
     );
-    assert!(!gateway.process.log().contains("WARN"), "{}", gateway.process.log());
+    let log = gateway.process.log();
+    // Where the tests run, fewer files may be open than a gateway asks for by default.
+    let mut warnings = log.lines().filter(|line| line.contains("WARN"));
+    assert!(warnings.all(|line| line.contains("limit of open files")), "{log}");
 }

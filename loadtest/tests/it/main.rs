@@ -27,7 +27,9 @@ mod processes;
 mod proxy;
 mod recordings;
 mod replicas;
+mod restarts;
 mod scene;
+mod silences;
 #[expect(dead_code, reason = "the agent's own tests use the rest of it")]
 #[path = "../../../agent/tests/it/site.rs"]
 mod site;

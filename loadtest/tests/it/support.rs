@@ -63,10 +63,21 @@ impl Gateway {
         directory: &str,
         options: &[String],
     ) -> Self {
+        let addresses = [free_address(), free_address(), free_address()];
+        Self::start_on(addresses, binaries, folder, directory, options)
+    }
+
+    /// The same, where others may look for it: KEDA's port, the agents', and the pages.
+    pub(crate) fn start_on(
+        addresses: [SocketAddr; 3],
+        binaries: &Path,
+        folder: &TempDir,
+        directory: &str,
+        options: &[String],
+    ) -> Self {
         fs::write(folder.path().join("directory.yaml"), directory).unwrap();
         let mut command = Command::new(binaries.join("gpu-gateway"));
         command.arg("serve").args(options);
-        let addresses = [free_address(), free_address(), free_address()];
         Self::start_at(addresses, "gpu-gateway", command, folder)
     }
 
@@ -225,16 +236,16 @@ impl Process {
         format!("--- {}\n{text}", self.name)
     }
 
+    /// Sends a signal, such as `STOP` or `KILL`.
+    pub(crate) fn signal(&self, signal: &str) {
+        let kill = format!("kill -{signal} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
     /// Sends SIGTERM and waits for the end.
     pub(crate) async fn terminate(&mut self) -> ExitStatus {
         self.signal("TERM");
         self.ended().await
-    }
-
-    /// Sends a signal, such as `KILL`.
-    pub(crate) fn signal(&self, name: &str) {
-        let signal = format!("kill -{name} {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &signal]).status().unwrap().success());
     }
 
     /// Waits for the end.

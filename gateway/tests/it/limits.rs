@@ -1,0 +1,178 @@
+//! Bounds that a client meets: connections, silence, age, headers, messages per second.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
+
+use std::fmt::Debug;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use gateway::config::ServeConfig;
+use gateway::limit::Connections;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::sleep;
+use tonic::metadata::AsciiMetadataValue;
+use tonic::{Request, Status};
+
+use crate::support::{Node, ONE_POD, TestGateway, Uplink, eventually, gpu, soon};
+
+/// A gateway with these settings beside its directory.
+async fn gateway(set: impl FnOnce(&mut ServeConfig)) -> TestGateway {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("directory.yaml");
+    std::fs::write(&file, ONE_POD).unwrap();
+    let mut config = ServeConfig::local(file);
+    set(&mut config);
+    TestGateway::try_start_with(folder, config).await.unwrap()
+}
+
+/// A connection from the loopback address that ends with `last`, which says nothing by itself.
+async fn silent(to: SocketAddr, last: u8) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((Ipv4Addr::new(127, 0, 0, last), 0))).unwrap();
+    soon("a connection", socket.connect(to)).await.unwrap()
+}
+
+/// Waits until the gateway has closed it.
+async fn is_closed(connection: &mut TcpStream) {
+    let mut said = Vec::new();
+    // A reset is an end too.
+    soon("the connection is closed", connection.read_to_end(&mut said)).await.ok();
+}
+
+async fn refused(gateway: &TestGateway, port: &str, why: &str) -> f64 {
+    let labels = format!("port=\"{port}\",why=\"{why}\"");
+    gateway.metric("gpu_gateway_connections_refused_total", &labels).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_silent_connections_starves_neither_other_peers_nor_the_ports() {
+    let connections = Connections { keda: 16, agents: 16, http: 64 };
+    let gateway = gateway(|config| config.connections = connections).await;
+    let agent = gateway.agent(Node::new("n1").with(gpu("u1", "ai/vllm-0", 60.0))).await;
+    gateway.is_ready().await;
+    let trigger = gateway.trigger("ai/vllm-so", &[]).await;
+    let mut flood = Vec::new();
+    for port in [gateway.keda, gateway.agents] {
+        for _ in 0..20 {
+            flood.push(silent(port, 2).await);
+        }
+    }
+    // One peer has a quarter; the rest was closed at once.
+    for port in ["keda", "agents"] {
+        eventually("one peer's part", async || match refused(&gateway, port, "peer").await {
+            16.0 => Ok(()),
+            other => Err(other),
+        })
+        .await;
+    }
+    assert_eq!(trigger.value().await.unwrap(), 60.0);
+    assert_eq!(gateway.trigger("ai/vllm-so", &[]).await.value().await.unwrap(), 60.0, "a new one");
+    // Silence has an end, and then the peer may come again.
+    for connection in &mut flood {
+        is_closed(connection).await;
+    }
+    assert_eq!(refused(&gateway, "keda", "silent").await, 4.0);
+    assert_eq!(refused(&gateway, "agents", "silent").await, 4.0);
+    let open = gateway.metric("gpu_gateway_connections", "port=\"agents\"").await;
+    assert_eq!(open, 1.0, "the agent's own");
+    drop(agent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_holds_so_many_connections_and_no_more() {
+    let connections = Connections { keda: 16, agents: 16, http: 64 };
+    let gateway = gateway(|config| config.connections = connections).await;
+    let mut held = Vec::new();
+    for peer in 2..6 {
+        for _ in 0..4 {
+            held.push(silent(gateway.agents, peer).await);
+        }
+    }
+    let mut one_more = silent(gateway.agents, 6).await;
+    is_closed(&mut one_more).await;
+    assert_eq!(refused(&gateway, "agents", "full").await, 1.0);
+    assert_eq!(gateway.metric("gpu_gateway_connections_limit", "port=\"agents\"").await, 16.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_begins_to_speak_and_stops_is_closed_too() {
+    let gateway = TestGateway::start(ONE_POD).await;
+    let mut half_preface = silent(gateway.keda, 2).await;
+    half_preface.write_all(b"PRI * HTTP/2").await.unwrap();
+    let mut half_head = silent(gateway.http, 2).await;
+    half_head.write_all(b"GET /metrics HTTP/1.1\r\nHost:").await.unwrap();
+    is_closed(&mut half_preface).await;
+    is_closed(&mut half_head).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_connection_ends_gently_streams_with_ok_and_no_call_fails() {
+    let gateway = gateway(|config| config.connection_age = Duration::from_secs(1)).await;
+    let _agent = gateway.agent(Node::new("n1").with(gpu("u1", "ai/vllm-0", 60.0))).await;
+    gateway.is_ready().await;
+    let trigger = gateway.trigger("ai/vllm-so", &[]).await;
+    let asking = async {
+        loop {
+            assert_eq!(sent(async || trigger.value().await).await, 60.0);
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let streaming = async {
+        for _ in 0..3 {
+            let mut stream = sent(async || trigger.stream().await).await;
+            soon("the stream ends", async {
+                while stream.message().await.expect("OK at the end").is_some() {}
+            })
+            .await;
+        }
+    };
+    tokio::select! {
+        () = asking => {}
+        () = streaming => {}
+    }
+}
+
+/// Makes a call, and again if the client's own transport never sent it because the connection was
+/// just ending: this client leaves that to its caller, KEDA's does it by itself.
+async fn sent<T: Debug>(mut call: impl AsyncFnMut() -> Result<T, Status>) -> T {
+    loop {
+        match call().await {
+            Err(status) if status.message() == "operation was canceled" => {}
+            answer => return answer.expect("no call fails"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn headers_that_are_too_large_cost_their_call_only() {
+    let gateway = TestGateway::start(ONE_POD).await;
+    let _agent = gateway.agent(Node::new("n1").with(gpu("u1", "ai/vllm-0", 60.0))).await;
+    let trigger = gateway.trigger("ai/vllm-so", &[]).await;
+    trigger.becomes(60.0).await;
+    let mut request = Request::new(trigger.reference.clone());
+    let large: AsciiMetadataValue = "x".repeat(20_000).parse().unwrap();
+    request.metadata_mut().insert("x-large", large);
+    let call = async { trigger.client.clone().is_active(request).await };
+    soon("it is refused", call).await.expect_err("20 kB of headers");
+    assert_eq!(trigger.value().await.unwrap(), 60.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_floods_is_slowed_down_and_keeps_its_stream() {
+    let gateway = TestGateway::start(ONE_POD).await;
+    let trigger = gateway.trigger("ai/vllm-so", &[]).await;
+    let node = |load| Node::new("n1").with(gpu("u1", "ai/vllm-0", load));
+    let mut agent = Uplink::open(gateway.agents).await;
+    agent.say(node(1.0).hello()).await;
+    agent.say(node(1.0).inventory_message(1)).await;
+    for load in 0..250 {
+        agent.say(node(f64::from(load % 50)).sample_message(1)).await;
+    }
+    // Paused for a moment, it says the next as if nothing had been.
+    agent.say(node(77.0).sample_message(1)).await;
+    trigger.becomes(77.0).await;
+    assert!(gateway.metric("gpu_gateway_uplink_slowed_total", "").await > 0.0);
+    assert_eq!(gateway.refused().await, 0.0);
+    assert_eq!(gateway.metric("gpu_gateway_agent_sessions", "").await, 1.0);
+}
