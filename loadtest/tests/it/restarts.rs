@@ -177,6 +177,7 @@ async fn nodes(http: SocketAddr) -> usize {
 }
 
 /// O15, in real time.
+#[ignore = "a minute, and its rates need a machine of its own: cargo test -p loadtest --test it -- --ignored"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_agents_come_back_spread_out_and_no_answer_is_a_part() {
     let binaries = binaries();
