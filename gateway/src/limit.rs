@@ -55,7 +55,7 @@ impl Default for Connections {
 
 impl Connections {
     /// The same where the process may have `descriptors` open: all ports together leave
-    /// [`SPARED`] of them, and each keeps its part.
+    /// `SPARED` of them, and each keeps its part.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
