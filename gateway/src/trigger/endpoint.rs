@@ -3,6 +3,8 @@
 //! Guarantees: a path has only characters that may stand in a request line; nothing is resolved
 //! or connected to here.
 
+use shared::exposition::Matchers;
+
 use super::engine::Engine;
 
 /// Bytes of a list of labels, or of a path: what an agent takes.
@@ -85,40 +87,24 @@ pub(super) fn labels(text: &str) -> Result<Vec<(String, String)>, String> {
     if text.len() > MAX_TEXT {
         return Err(format!("is longer than {MAX_TEXT} bytes"));
     }
-    let mut labels = Vec::new();
-    for pair in text.split(',') {
-        let Some((name, value)) = pair.split_once('=') else {
-            return Err("write name=value,name=value".to_owned());
-        };
-        let (name, value) = (name.trim_ascii(), value.trim_ascii());
-        if name.is_empty() {
-            return Err("a label name is empty".to_owned());
-        }
-        if !is_series_word(name, "_") {
-            return Err("a label name has only letters, digits and _".to_owned());
-        }
-        if value.contains('"') {
-            return Err("write label values without quotes".to_owned());
-        }
-        labels.push((name.to_owned(), value.to_owned()));
+    let matchers: Matchers = text.parse()?;
+    // Nothing is written to select everything.
+    if matchers.is_empty() {
+        return Err("write name=value,name=value".to_owned());
     }
-    labels.sort();
-    match labels.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        Some(pair) => Err(format!("label {} is there twice", pair[0].0)),
-        None => Ok(labels),
-    }
+    Ok(matchers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
 /// Labels as one text, the same for the same labels however they were written: `a=1,b=2`.
 pub(super) fn canonical(labels: &[(String, String)]) -> String {
-    labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
+    labels.iter().cloned().collect::<Matchers>().to_string()
 }
 
 /// Checks the name of a Prometheus series.
 pub(super) fn series_name(text: &str) -> Result<String, String> {
     if text.contains('{') {
         Err("write the labels into demandLabels".to_owned())
-    } else if is_series_word(text, "_:") {
+    } else if is_series_name(text) {
         Ok(text.to_owned())
     } else {
         Err("a series name has only letters, digits, _ and :".to_owned())
@@ -158,8 +144,8 @@ fn host_and_path(text: &str) -> Result<Url<'_>, String> {
     Ok(Url { host, port, path: if path.len() > 1 { path } else { "/metrics" } })
 }
 
-fn is_series_word(text: &str, marks: &str) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || marks.contains(c);
+fn is_series_name(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_:".contains(c);
     text.chars().all(fits) && !text.is_empty() && !text.starts_with(|c: char| c.is_ascii_digit())
 }
 

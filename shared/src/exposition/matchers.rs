@@ -24,7 +24,8 @@ impl Matchers {
             if name.is_empty() {
                 return Err("a label name is empty".to_owned());
             }
-            if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            if !name.bytes().all(fits) || name.as_bytes()[0].is_ascii_digit() {
                 return Err("a label name has only letters, digits and _".to_owned());
             }
             if value.contains('"') {
