@@ -37,7 +37,7 @@ const PENDING_SERIES: &[&str] = &[
 const PENDING_COMMANDS: &[&str] = &[];
 
 /// Flags of other programs that stand in the text.
-const FOREIGN_FLAGS: &[&str] = &["--enable-metrics", "--from-literal", "--namespace"];
+const FOREIGN_FLAGS: &[&str] = &["--enable-metrics", "--horizontal-pod-autoscaler-sync-period"];
 
 /// Each alert has a heading in `docs/operations.md`, whose anchor its `runbook_url` ends with.
 const ALERTS: &[&str] = &[
@@ -266,7 +266,8 @@ fn whole(block: &str) -> Option<String> {
     let cut = |block: &str| {
         let least = block.lines().filter(|line| !line.trim().is_empty());
         let least = least.map(|line| line.len() - line.trim_start().len()).min().unwrap_or(0);
-        let lines = block.lines().map(|line| format!("      {}\n", line.get(least..).unwrap_or("")));
+        let lines =
+            block.lines().map(|line| format!("      {}\n", line.get(least..).unwrap_or("")));
         lines.collect::<String>()
     };
     let first = block.trim_start();
