@@ -7,7 +7,6 @@ mod changing_hands;
 mod client;
 mod demo;
 mod docs;
-mod docs_quotes;
 mod doctor;
 mod engines;
 #[path = "../../../agent/tests/it/fake_nvml.rs"]

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::docs::{pages, root};
+use super::{pages, root};
 use crate::support::{Gateway, Process, binaries, eventually, run_agent};
 
 /// Workloads with one trouble each, and ScaledObjects that show it.
@@ -222,7 +222,7 @@ async fn printed(binaries: &Path) -> Vec<String> {
     };
     let (a, b) = (on("node-a", "nopage-0", "60"), on("node-b", "other-0", "80"));
     for (name, words) in [
-        ("llm", "is told 150"),
+        ("llm", "is told 150 & free GPUs 6 & starting 80 N ms"),
         ("deaf", "asleep and deaf"),
         ("nopage", "no fresh reading of 1 ready pod"),
         ("vram", "free GPUs 6"),
@@ -238,11 +238,12 @@ async fn printed(binaries: &Path) -> Vec<String> {
     all
 }
 
-/// What `explain` says of a ScaledObject once it has said `words`.
+/// What `explain` says of a ScaledObject once it says `words`, all of them between `&`.
 async fn told(binaries: &Path, gateway: &Gateway, name: &str, words: &str) -> String {
     eventually(name, async || {
         let said = plain(&explain(binaries, gateway, name));
-        if said.contains(words) { Ok(said) } else { Err(said) }
+        let is_so = words.split(" & ").all(|words| said.contains(words));
+        if is_so { Ok(said) } else { Err(said) }
     })
     .await
 }
