@@ -9,6 +9,7 @@ mod demand_page;
 mod directory_file;
 mod e2e_script;
 mod engines;
+mod examples;
 mod explain;
 mod http;
 mod identity;

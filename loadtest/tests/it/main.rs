@@ -6,6 +6,7 @@ mod attribution;
 mod changing_hands;
 mod client;
 mod demo;
+mod docs;
 mod doctor;
 mod engines;
 #[path = "../../../agent/tests/it/fake_nvml.rs"]
