@@ -80,6 +80,9 @@ def flags_are_known(it):
             # NODE_NAME is the agent's too, but not in its help; NVIDIA_… is the container runtime's.
             if name not in variables and name != "NODE_NAME" and not name.startswith("NVIDIA_"):
                 yield f"{component} does not know the variable {name}"
+            # NVIDIA's runtime ends the start of any other container that has it.
+            if name == "NVIDIA_MIG_MONITOR_DEVICES" and "SYS_ADMIN" not in container["securityContext"]["capabilities"].get("add", []):
+                yield f"{component} has {name} without SYS_ADMIN"
 
 
 def ports_fit(it):
@@ -264,7 +267,9 @@ def images_are_the_releases(it):
     (crate,) = render.source("Cargo.toml", r'\[workspace\.package\]\s*version = "([^"]+)"')
     if not meta["version"] == meta["appVersion"] == crate:
         yield f"Chart.yaml has {meta['version']} and {meta['appVersion']}, the workspace {crate}"
-    expected = {f"{image['registry']}/{image['repository']}/{name}:{image['tag'] or crate}" for name in PROGRAM.values()}
+    digests = {component: image["digests"][component] for component in PROGRAM}
+    ends = {component: f"@{digest}" if digest else f":{image['tag'] or crate}" for component, digest in digests.items()}
+    expected = {f"{image['registry']}/{image['repository']}/{name}{ends[component]}" for component, name in PROGRAM.items()}
     found = {container["image"] for _, _, _, container in it.workloads()}
     if found != expected:
         yield f"images are {found}"

@@ -41,10 +41,10 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{/* Image of a program. Takes root, program. */}}
+{{/* Image of a program. Takes root, program, component. */}}
 {{- define "keda-gpu-gateway.image" -}}
 {{- with .root.Values.image -}}
-{{ .registry }}/{{ .repository }}/{{ $.program }}:{{ .tag | default $.root.Chart.AppVersion }}
+{{ .registry }}/{{ .repository }}/{{ $.program }}{{ with get .digests $.component }}@{{ . }}{{ else }}:{{ .tag | default $.root.Chart.AppVersion }}{{ end }}
 {{- end }}
 {{- end }}
 
@@ -80,7 +80,9 @@ gpu-gateway.{{ .Release.Namespace }}
 
 {{/* Secret with the gateway's certificate. */}}
 {{- define "keda-gpu-gateway.tlsSecret" -}}
-{{- if eq .Values.tls.mode "existing" }}{{ .Values.tls.existing.secretName }}{{ else }}gpu-gateway-tls{{ end }}
+{{- if eq .Values.tls.mode "existing" }}{{ .Values.tls.existing.secretName }}
+{{- else if eq .Values.tls.mode "cert-manager" }}gpu-gateway-certificate
+{{- else }}gpu-gateway-tls{{ end }}
 {{- end }}
 
 {{/* Secret in KEDA's namespace with what KEDA needs for TLS. */}}
