@@ -14,6 +14,7 @@ KINDS = {
         ("configmaps", "ConfigMap", True),
         ("namespaces", "Namespace", False),
         ("pods", "Pod", True),
+        ("resourcequotas", "ResourceQuota", True),
         ("secrets", "Secret", True),
         ("serviceaccounts", "ServiceAccount", True),
         ("services", "Service", True),
@@ -25,6 +26,7 @@ KINDS = {
         ("scaledjobs", "ScaledJob", True),
         ("scaledobjects", "ScaledObject", True),
     ],
+    "/apis/node.k8s.io/v1": [("runtimeclasses", "RuntimeClass", False)],
     "/apis/networking.k8s.io/v1": [("networkpolicies", "NetworkPolicy", True)],
     "/apis/policy/v1": [("poddisruptionbudgets", "PodDisruptionBudget", True)],
     "/apis/rbac.authorization.k8s.io/v1": [
@@ -113,6 +115,13 @@ class ApiServer:
                     return 200, {"kind": f"{kind}List", "apiVersion": version, "metadata": {"resourceVersion": "1"}, "items": []}
         status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404, "message": f"no {path}"}
         return 404, status
+
+    def has_plain(self, path, **labels):
+        """Has an object of which only labels matter, at this path."""
+        base, plural, name = re.fullmatch("(.+)/([a-z]+)/([a-z-]+)", path).groups()
+        (kind,) = [kind for each, kind, _ in KINDS[base] if each == plural]
+        version = base.removeprefix("/apis/").removeprefix("/api/")
+        self.objects[path] = {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels}}
 
     def has(self, document):
         """Keeps a Secret or ConfigMap, as Helm's."""
