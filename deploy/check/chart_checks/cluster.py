@@ -100,8 +100,7 @@ class ApiServer:
         if path in KINDS:
             verbs = ["get", "list", "watch", "create"]
             resources = [
-                {"name": plural, "singularName": kind.lower(), "namespaced": namespaced, "kind": kind, "verbs": verbs}
-                for plural, kind, namespaced in KINDS[path]
+                {"name": plural, "singularName": kind.lower(), "namespaced": namespaced, "kind": kind, "verbs": verbs} for plural, kind, namespaced in KINDS[path]
             ]
             version = path.removeprefix("/apis/").removeprefix("/api/")
             return 200, {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}

@@ -2,7 +2,7 @@
 
 import copy
 
-from . import render, rules, schemas
+from . import objects, render, rules, schemas
 
 
 def container(it, component):
@@ -131,16 +131,13 @@ def problems():
     """Faults that are not found."""
     path, version = render.VALUES / "tls-keda-generated.yaml", render.VERSIONS[0]
     good, values = render.documents(render.text([path])), render.merged(path)
-    known = schemas.crds()
+    known, by_name = schemas.crds(), {rule.__name__: rule for rule in rules.RULES}
     for fault, rule in FAULTS:
-        it = rules.Render("fault", copy.deepcopy(good), values, version)
+        it = objects.Render("fault", copy.deepcopy(good), values, version)
         fault(it)
-        if rule == "schemas":
-            found = list(schemas.problems(it.documents, version, known))
-        else:
-            found = list(getattr(rules, rule)(it))
-        if not found:
+        found = schemas.problems(it.documents, version, known) if rule == "schemas" else by_name[rule](it)
+        if not list(found):
             yield f"{rule} does not see {fault.__name__}"
-    unseen = {rule.__name__ for rule in rules.RULES} - {rule for _, rule in FAULTS}
+    unseen = set(by_name) - {rule for _, rule in FAULTS}
     for rule in sorted(unseen):
         yield f"{rule} is tried with no fault"

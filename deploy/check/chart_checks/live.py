@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 
-from . import cluster, render, rules
+from . import cluster, objects, render
 
 # These sets are started; what of theirs nobody renders is made here.
 SETS = ("defaults", "minimal", "try-out", "auth-mtls", "tls-keda-generated", "all-on")
@@ -48,7 +48,7 @@ class Pod:
 
     def __init__(self, it, component, folder, ports):
         self.component, self.folder = component, folder / component
-        (self.spec, self.container), = [(spec, box) for name, _, spec, box in it.workloads() if name == component]
+        ((self.spec, self.container),) = [(spec, box) for name, _, spec, box in it.workloads() if name == component]
         self.ports = ports
         self.mounts = {}
         for mount in self.container.get("volumeMounts", []):
@@ -89,7 +89,7 @@ class Pod:
         return text.replace(f"gpu-gateway-agents.{render.NAMESPACE}.svc", "localhost")
 
     def start(self, extra, log):
-        program = rules.binaries() / rules.PROGRAM[self.component]
+        program = objects.binaries() / objects.PROGRAM[self.component]
         variables = {entry["name"]: self.here(entry.get("value", NODE)) for entry in self.container.get("env", [])}
         self.environment = {"PATH": os.environ["PATH"], **variables, **extra}
         command = [program, *map(self.here, self.container["args"])]
@@ -156,7 +156,7 @@ def problems(name):
     path = render.VALUES / f"{name}.yaml"
     extra = {"tls": {"extraDNSNames": ["localhost"]}}
     documents = render.documents(render.text([path, extra]))
-    it = rules.Render(name, documents, render.merged(path), render.VERSIONS[0])
+    it = objects.Render(name, documents, render.merged(path), render.VERSIONS[0])
     server = cluster.ApiServer()
     with tempfile.TemporaryDirectory() as text:
         folder = pathlib.Path(text)
@@ -169,7 +169,7 @@ def problems(name):
         claims = {"authentication.kubernetes.io/node-name": [NODE], "authentication.kubernetes.io/pod-name": ["gpu-agent-x"]}
         server.tokens[TOKEN] = {"authenticated": True, "audiences": [token], "user": {"username": user, "extra": claims}}
         pages = PAGES if it.values["gateway"]["http"]["tokenSecret"] else None
-        logs = {component: folder / f"{component}.log" for component in rules.PROGRAM}
+        logs = {component: folder / f"{component}.log" for component in objects.PROGRAM}
         processes = []
         try:
             with open(logs["gateway"], "w") as log, open(logs["agent"], "w") as other:
@@ -186,12 +186,12 @@ def problems(name):
                     wrong.append("the pages are open in spite of a token")
                 if it.all("ClusterTriggerAuthentication"):
                     wrong.append(shakes_hands(it, ports[6000]))
-                doctor = subprocess.run([rules.binaries() / "gpu-agent", "doctor"], env=agent.environment, capture_output=True, text=True)
+                doctor = subprocess.run([objects.binaries() / "gpu-agent", "doctor"], env=agent.environment, capture_output=True, text=True)
                 if "gateway" not in doctor.stdout or doctor.returncode != 0:
                     wrong.append(f"the doctor, in the agent's container: {doctor.returncode}\n{doctor.stdout}{doctor.stderr}")
                 for process in processes:
                     process.send_signal(signal.SIGTERM)
-                for process, pod in zip(processes, (gateway, agent)):
+                for process, pod in zip(processes, (gateway, agent), strict=True):
                     status = process.wait(pod.spec["terminationGracePeriodSeconds"] + PATIENCE)
                     wrong.append(f"{pod.component} ended with {status}" if status else None)
         finally:

@@ -3,7 +3,7 @@
 import re
 import subprocess
 
-from . import render, rules, schemas
+from . import objects, render, rules, schemas
 
 FOLDER = render.ROOT / "deploy/manifests"
 # A Secret cannot be in a repository: `certificates` prints one.
@@ -97,5 +97,4 @@ def certificate_problems():
     version = render.VERSIONS[0]
     yield from schemas.problems(documents, version, {})
     values = render.merged(render.VALUES / "defaults.yaml")
-    for problem in rules.problems(rules.Render("manifests", documents, values, version), except_for={"labels_are_there"}):
-        yield problem
+    yield from rules.problems(objects.Render("manifests", documents, values, version), except_for={"labels_are_there"})

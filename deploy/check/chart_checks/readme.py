@@ -51,10 +51,7 @@ def table():
     lines = ["| value | default | meaning |", "|---|---|---|"]
     for path, node, comment in rows():
         default = json.dumps(node, ensure_ascii=False)
-        if len(default) > 60:
-            default = "see values.yaml"
-        else:
-            default = f"`{default}`"
+        default = "see values.yaml" if len(default) > 60 else f"`{default}`"
         comment = comment.replace("|", "\\|")
         lines.append(f"| `{'.'.join(path)}` | {default} | {comment} |")
     return "\n".join(lines) + "\n"

@@ -4,6 +4,7 @@ import json
 
 import jsonschema
 import kubernetes_validate
+import yaml
 
 from . import render
 
@@ -41,7 +42,6 @@ def schema_problems():
     """What is wrong with values.schema.json itself: it must know every value and no other."""
     schema = json.loads((render.CHART / "values.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
-    import yaml
 
     def walk(values, node, path):
         known = node.get("properties")

@@ -5,7 +5,7 @@ import os
 import pathlib
 import tempfile
 
-from . import cluster, render, rules
+from . import cluster, objects, render, trust
 
 TLS = {"keda": {"tls": {"enabled": True, "clientAuth": True}}}
 
@@ -63,6 +63,6 @@ def renewed(first, documents, why):
         yield f"{why}: the certificate is not renewed"
     values = render.merged(render.VALUES / "defaults.yaml")
     values["keda"]["tls"] |= TLS["keda"]["tls"]
-    it = rules.Render("renewed", documents, values, render.VERSIONS[0])
-    for problem in rules.certificate_has_every_name(it):
+    it = objects.Render("renewed", documents, values, render.VERSIONS[0])
+    for problem in trust.certificate_has_every_name(it):
         yield f"{why}: {problem}"
