@@ -85,7 +85,7 @@ class Pod:
         for path, folder in self.mounts.items():
             text = text.replace(path, str(folder))
         for port, own in self.ports.items():
-            text = text.replace(f"0.0.0.0:{port}", f"127.0.0.1:{own}").replace(f".svc:{port}", f".svc:{own}")
+            text = text.replace(f"0.0.0.0:{port}", f"127.0.0.1:{own}").replace(f"[::]:{port}", f"127.0.0.1:{own}").replace(f".svc:{port}", f".svc:{own}")
         return text.replace(f"gpu-gateway-agents.{render.NAMESPACE}.svc", "localhost")
 
     def start(self, extra, log):
