@@ -41,8 +41,9 @@ NAMESPACE = """\
 #   deploy/manifests/certificates | kubectl apply -f -      once: a CA, and the gateway's certificate by it
 #   kubectl apply -f deploy/manifests/
 #
-# KEDA is taken to be in the namespace keda (network.yaml). Agents prove their node by a projected token, which wants TLS: with
-# cert-manager, let a Certificate make the Secret gpu-gateway-tls and the ConfigMap gpu-gateway-ca instead of the second line.
+# KEDA is taken to be in the namespace keda, Prometheus in monitoring (network.yaml). Agents prove their node by a projected token,
+# which wants TLS. Where cert-manager and trust-manager are, let them make the Secret gpu-gateway-tls and the ConfigMap gpu-gateway-ca
+# instead of the second line.
 apiVersion: v1
 kind: Namespace
 metadata:
