@@ -27,10 +27,11 @@ fn it_has_no_privilege_but_the_hosts_process_ids() {
         "seccompProfile": {"type": "RuntimeDefault"},
     });
     assert_eq!(context, &expected);
-    // The kubelet's folder and nothing of /proc, /sys or /dev.
+    // The kubelet's folder and nothing of /proc, /sys or /dev; no Secret, which the whole node could read.
     let volumes = spec["volumes"].as_array().unwrap();
-    let paths: Vec<_> = volumes.iter().map(|volume| &volume["hostPath"]["path"]).collect();
-    assert_eq!(paths, ["/var/lib/kubelet/pod-resources"]);
+    let of_the_node = volumes.iter().filter_map(|volume| volume["hostPath"]["path"].as_str());
+    assert_eq!(of_the_node.collect::<Vec<_>>(), ["/var/lib/kubelet/pod-resources"]);
+    assert!(volumes.iter().all(|volume| volume["secret"].is_null()), "{volumes:?}");
     let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap();
     assert!(mounts.iter().all(|mount| mount["readOnly"] == true), "{mounts:?}");
 }
