@@ -67,5 +67,9 @@ pub mod activation;
 /// What the HPA makes of a value; for explanations only.
 pub mod hpa;
 
+/// What metadata can say, as the reference lists it.
+#[cfg(test)]
+mod reference;
+
 pub use activation::is_active;
 pub use value::assess;
