@@ -27,9 +27,18 @@ struct PodsOfTrigger {
     state: &'static str,
 }
 
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Scales {
+    namespace: String,
+    scaledobject: String,
+    kind: String,
+    workload: String,
+}
+
 /// What is shown per trigger.
 #[derive(Default)]
 pub(super) struct OfTriggers {
+    scales: Family<Scales, Number>,
     value: Family<OfTrigger, Number>,
     target: Family<OfTrigger, Number>,
     active: Family<OfTrigger, Number>,
@@ -51,6 +60,13 @@ impl OfTriggers {
         let Some(snapshot) = answers.directory().snapshot() else { return shown };
         for object in snapshot.objects() {
             let (namespace, name) = (&*object.key.namespace, &*object.key.name);
+            let scales = Scales {
+                namespace: namespace.into(),
+                scaledobject: name.into(),
+                kind: object.target.kind.to_string(),
+                workload: object.target.name.to_string(),
+            };
+            shown.scales.get_or_create(&scales).set(1.0);
             for (trigger, metadata) in (0..).zip(metadata_of(answers, object)) {
                 shown.add(answers, Question { namespace, name, metadata: &metadata }, trigger);
             }
@@ -94,6 +110,8 @@ impl OfTriggers {
 
     /// Registers what is shown.
     pub(super) fn register(self, registry: &mut Registry) {
+        let help = "What a ScaledObject scales; to join its triggers with its workload";
+        registry.register("scaledobject_info", help, self.scales);
         registry.register("trigger_value", "Value that GetMetrics returns", self.value);
         registry.register("trigger_target", "Target per replica", self.target);
         registry.register("trigger_active", "Whether IsActive returns true", self.active);
@@ -110,6 +128,7 @@ impl OfTriggers {
 #[cfg(test)]
 impl reference::Specimens for OfTriggers {
     fn specimens(&self) {
+        self.scales.specimens();
         self.value.specimens();
         self.target.specimens();
         self.active.specimens();
