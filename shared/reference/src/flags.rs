@@ -11,7 +11,7 @@ pub fn flags(mut root: Command) -> String {
     root.build();
     let mut text = String::new();
     let global: Vec<&Arg> = root.get_arguments().filter(|arg| arg.is_global_set()).collect();
-    section(&mut text, &root, "every command takes", &global);
+    section(&mut text, &root, "Of every command", &global);
     for command in root.get_subcommands().filter(|command| command.get_name() != "help") {
         let own = command.get_arguments().filter(|arg| !arg.is_global_set());
         let own: Vec<&Arg> = own.filter(|arg| !arg.is_hide_set()).collect();
@@ -32,11 +32,28 @@ fn section(text: &mut String, command: &Command, title: &str, args: &[&Arg]) {
         let default: Vec<String> = values.map(|v| format!("`{}`", v.to_string_lossy())).collect();
         let required = if arg.is_required_set() { "required" } else { "" };
         let default = if default.is_empty() { required.to_owned() } else { default.join(" ") };
-        [spelled(arg), env.unwrap_or_default(), default, help.replace('\n', " ")]
+        [
+            spelled(arg),
+            env.unwrap_or_default(),
+            default,
+            help.replace('\n', " ") + &words(arg, &help),
+        ]
     });
     let table = table(["flag", "environment", "default", "what it is"], rows);
     writeln!(text, "### {title}\n\n{about}.\n\n{table}")
         .expect("writing to a String does not fail");
+}
+
+/// The words it takes, where there are only some and `help` does not say them.
+fn words(arg: &Arg, help: &str) -> String {
+    let takes = arg.get_action().takes_values();
+    let words = arg.get_possible_values().into_iter().filter(|word| takes && !word.is_hide_set());
+    let words: Vec<String> = words.map(|word| format!("`{}`", word.get_name())).collect();
+    if words.iter().all(|word| help.contains(word)) {
+        String::new()
+    } else {
+        format!(": {}", words.join(", "))
+    }
 }
 
 /// `-o, --output FORM`, or the name of a value.
