@@ -87,7 +87,9 @@ async fn a_reading_that_is_not_fresh_is_absent_while_its_age_goes_on() {
         let gpu = gpu(uuid, "ml/a", 50.0).reads(Metric::Temperature, 61.0);
         gpu.reads(Metric::PowerDraw, 512.5).reads(Metric::ThrottledPercent, 25.0)
     };
-    let node = Node::new("n1").with(read("fresh")).with(read("old"));
+    let mut node = Node::new("n1").with(read("fresh")).with(read("old"));
+    // Three of these may pass before a reading is not fresh any more.
+    node.interval = Duration::from_secs(60);
     let mut sample = node.sample();
     let old = sample.devices[1].as_mut().unwrap();
     old.age = Duration::from_secs(3_600);
