@@ -13,6 +13,9 @@ pub mod number;
 /// Closed lists of words, the nearest good one, quoting.
 mod word;
 
+/// Keys with a closed list of words.
+mod choice;
+
 /// Inference engines: which of them a trigger means.
 pub mod engine;
 

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use super::choice::{Absent, Aggregation, WindowFunction};
 use super::endpoint::{self, DemandEndpoint, EngineEndpoint};
 use super::engine::Engine;
 use super::measure::Measure;
 use super::number;
-use super::word::{nearest, one_of, quoted, words};
+use super::word::{nearest, one_of, quoted};
 
 /// Longest metric name; the HPA's own limit for a name it puts into a path.
 pub(super) const MAX_NAME: usize = 63;
@@ -31,57 +32,6 @@ const TENTH: Duration = Duration::from_millis(100);
 const TEN_MINUTES: Duration = Duration::from_mins(10);
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
-
-words! {
-    /// How the readings of a workload become one.
-    Aggregation {
-        /// Each pod's own reading, summed over pods.
-        #[default]
-        Total = "total",
-        /// The largest of all GPUs.
-        Max = "max",
-        /// The smallest of all GPUs.
-        Min = "min",
-        /// The mean over all GPUs.
-        Avg = "avg",
-        /// The sum over all GPUs.
-        Sum = "sum",
-        /// The median of all GPUs.
-        P50 = "p50",
-        /// Nearest rank.
-        P90 = "p90",
-        /// Nearest rank.
-        P95 = "p95",
-        /// Nearest rank.
-        P99 = "p99",
-    }
-}
-
-words! {
-    /// How the sums of a window become one.
-    WindowFunction {
-        /// The mean.
-        #[default]
-        Avg = "avg",
-        /// The largest.
-        Max = "max",
-        /// The smallest.
-        Min = "min",
-        /// The 90th percentile, nearest rank.
-        P90 = "p90",
-    }
-}
-
-words! {
-    /// What it means that the demand series is absent.
-    Absent {
-        /// Nothing is known.
-        #[default]
-        Error = "error",
-        /// No demand; for routers that drop idle series.
-        Zero = "zero",
-    }
-}
 
 /// Why metadata was refused: every problem found, in a fixed order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
