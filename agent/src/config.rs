@@ -2,6 +2,10 @@
 //!
 //! Guarantees: past this file nothing is text that still has to be understood.
 
+/// Every command and flag, as the reference lists them.
+#[cfg(test)]
+mod reference;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;

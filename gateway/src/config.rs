@@ -3,6 +3,10 @@
 /// Flags about who may connect.
 pub mod identity;
 
+/// Every command and flag, as the reference lists them.
+#[cfg(test)]
+mod reference;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;

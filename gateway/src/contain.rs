@@ -36,7 +36,7 @@ pub struct Counts {
     shed: Family<In, Counter>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct In {
     part: &'static str,
 }
@@ -59,6 +59,14 @@ impl Counts {
     /// Panics in `part` so far.
     pub fn panics(&self, part: &'static str) -> u64 {
         self.panics.get_or_create(&In { part }).get()
+    }
+}
+
+#[cfg(test)]
+impl reference::Specimens for Counts {
+    fn specimens(&self) {
+        self.panics.specimens();
+        self.shed.specimens();
     }
 }
 

@@ -58,7 +58,7 @@ pub struct Demands {
     added: Notify,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Poll {
     result: &'static str,
 }
@@ -168,6 +168,13 @@ const NOT_YET: &str = "it has not been read yet";
 fn unknown(demand: &Demand, why: &str) -> DemandReading {
     let (origin, path) = (demand.endpoint.origin(), &demand.endpoint.path);
     DemandReading::Unknown(format!("{origin}{path}: {why}").into())
+}
+
+#[cfg(test)]
+impl reference::Specimens for Demands {
+    fn specimens(&self) {
+        self.polls.specimens();
+    }
 }
 
 impl Demands {

@@ -146,14 +146,22 @@ impl Asks {
 
     /// Where and how the engine of `pod` is read, if something that scales it reads engines.
     pub fn target(&self, snapshot: &Snapshot, pod: &Pod) -> Option<EngineTarget> {
-        let scaled = snapshot.scaled(&pod.key)?;
-        let asks = scaled.by.iter().flat_map(|object| {
-            let declared = self.by_object.get(object).and_then(|declared| declared.ask.as_ref());
-            declared.into_iter().chain(self.asked.get(object))
-        });
-        let mut asks = asks.cloned();
+        let mut asks = self.of(snapshot, pod).cloned();
         let first = asks.next()?;
         asks.fold(first, |all, ask| all.and(&ask)).target(pod)
+    }
+
+    /// Whether something that scales `pod` reads its engine, whether or not it can be read.
+    pub fn is_about(&self, snapshot: &Snapshot, pod: &Pod) -> bool {
+        self.of(snapshot, pod).next().is_some()
+    }
+
+    fn of<'a>(&'a self, snapshot: &'a Snapshot, pod: &Pod) -> impl Iterator<Item = &'a Ask> {
+        let scaled = snapshot.scaled(&pod.key).into_iter().flat_map(|scaled| &scaled.by);
+        scaled.flat_map(|object| {
+            let declared = self.by_object.get(object).and_then(|declared| declared.ask.as_ref());
+            declared.into_iter().chain(self.asked.get(object))
+        })
     }
 }
 

@@ -84,7 +84,7 @@ pub struct Counts {
     contained: contain::Counts,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Refused {
     what: &'static str,
 }
@@ -110,6 +110,13 @@ impl Counts {
 
     fn refuse(&self, what: &'static str, count: usize) {
         self.refused.get_or_create(&Refused { what }).inc_by(count as u64);
+    }
+}
+
+#[cfg(test)]
+impl reference::Specimens for Counts {
+    fn specimens(&self) {
+        self.refused.specimens();
     }
 }
 

@@ -90,12 +90,12 @@ pub struct Counts {
     refused: Family<Refused, Counter>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Port {
     port: &'static str,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Refused {
     port: &'static str,
     why: &'static str,
@@ -110,6 +110,15 @@ impl Counts {
         let help = "Connections closed: the port is `full`, the `peer` has too many, it stayed \
                     `silent`, or there was no `descriptor` for it";
         registry.register("connections_refused", help, self.refused.clone());
+    }
+}
+
+#[cfg(test)]
+impl reference::Specimens for Counts {
+    fn specimens(&self) {
+        self.open.specimens();
+        self.most.specimens();
+        self.refused.specimens();
     }
 }
 

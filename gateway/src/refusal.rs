@@ -25,7 +25,7 @@ pub struct Refusals {
     said: Arc<Mutex<HashMap<Refused, Said>>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Refused {
     port: &'static str,
     reason: &'static str,
@@ -75,6 +75,13 @@ impl Refusals {
                 Some(0)
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl reference::Specimens for Refusals {
+    fn specimens(&self) {
+        self.counts.specimens();
     }
 }
 

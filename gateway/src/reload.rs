@@ -51,7 +51,7 @@ pub struct Counts {
     reloads: Family<Reload, Counter>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reload {
     what: &'static str,
     result: &'static str,
@@ -66,6 +66,13 @@ impl Counts {
 
     fn count(&self, what: &'static str, result: &'static str) {
         self.reloads.get_or_create(&Reload { what, result }).inc();
+    }
+}
+
+#[cfg(test)]
+impl reference::Specimens for Counts {
+    fn specimens(&self) {
+        self.reloads.specimens();
     }
 }
 

@@ -62,13 +62,13 @@ pub struct Calls {
     contained: contain::Counts,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Call {
     method: &'static str,
     code: &'static str,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Stream {
     method: &'static str,
 }
@@ -116,6 +116,15 @@ impl Calls {
         self.streams_refused.get_or_create(&Stream { method }).inc();
         let why = format!("{MAX_STREAMS} {method} streams are open; no more are taken on");
         Err(Status::resource_exhausted(why))
+    }
+}
+
+#[cfg(test)]
+impl reference::Specimens for Calls {
+    fn specimens(&self) {
+        self.durations.specimens();
+        self.streams.specimens();
+        self.streams_refused.specimens();
     }
 }
 

@@ -13,6 +13,9 @@ pub mod number;
 /// Closed lists of words, the nearest good one, quoting.
 mod word;
 
+/// Keys with a closed list of words.
+mod choice;
+
 /// Inference engines: which of them a trigger means.
 pub mod engine;
 
@@ -66,6 +69,10 @@ pub mod activation;
 
 /// What the HPA makes of a value; for explanations only.
 pub mod hpa;
+
+/// What metadata can say, as the reference lists it.
+#[cfg(test)]
+mod reference;
 
 pub use activation::is_active;
 pub use value::assess;

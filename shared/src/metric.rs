@@ -81,12 +81,12 @@ pub enum Combine {
 }
 
 macro_rules! metrics {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal, $scope:ident, $unit:ident, $combine:ident, split: $split:literal, idle: $idle:literal;)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident = $name:literal, $scope:ident, $unit:ident, $combine:ident, split: $split:literal, idle: $idle:literal;)*) => {
         /// One metric. The order is the wire's order and never changes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Metric {
-            $($(#[$doc])* $variant,)*
+            $($(#[doc = $doc])* $variant,)*
         }
 
         impl Metric {
@@ -96,6 +96,11 @@ macro_rules! metrics {
             /// The name it has at every interface.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
+            }
+
+            /// What it is, in a sentence.
+            pub fn about(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),*).trim_ascii(),)* }
             }
 
             /// Whose reading it is.

@@ -26,6 +26,9 @@ use tracing::{info, warn};
 
 use super::{DeviceSource, Error, Observation};
 
+/// Which calls readings are made of, for the reference.
+#[cfg(test)]
+mod calls;
 mod crew;
 mod events;
 mod fault;

@@ -342,3 +342,7 @@ const NIM: Dialect = Dialect {
         mean_of(RequestLatencyMs, &[histogram!("e2e_request_latency_seconds")], SECONDS),
     ],
 };
+
+/// What each engine publishes, as the reference lists it.
+#[cfg(test)]
+mod reference;

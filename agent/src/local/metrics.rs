@@ -6,6 +6,10 @@
 //! has no value but a `reading_failed`; what is unsupported is not there at all. Lines keep the
 //! order of the inventory.
 
+/// Every series there can be, as the reference lists them.
+#[cfg(test)]
+mod reference;
+
 use std::fmt;
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, prometheus_text};
@@ -209,6 +213,12 @@ impl<L: EncodeLabelSet + fmt::Debug> EncodeMetric for Gauges<L> {
 
 /// Everything that is shown, as Prometheus reads it.
 pub fn render(view: &View<'_>) -> String {
+    let mut text = String::new();
+    prometheus_text::encode(&mut text, &registry(view)).expect("writing to a String does not fail");
+    text
+}
+
+fn registry(view: &View<'_>) -> Registry {
     let mut registry = Registry::with_prefix(PREFIX);
     put(
         &mut registry,
@@ -230,9 +240,7 @@ pub fn render(view: &View<'_>) -> String {
     if let Some(counts) = view.kubelet {
         kubelet(&mut registry, counts);
     }
-    let mut text = String::new();
-    prometheus_text::encode(&mut text, &registry).expect("writing to a String does not fail");
-    text
+    registry
 }
 
 fn put<L>(registry: &mut Registry, name: &str, help: &str, gauges: Vec<(L, f64)>)

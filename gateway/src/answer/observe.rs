@@ -15,7 +15,7 @@ use shared::time::Timestamp;
 use crate::directory::{Pod, Workload};
 use crate::engine;
 use crate::fleet::Fleet;
-use crate::fleet::view::{NodeView, PodView};
+use crate::fleet::view::{NodeView, PodView, Row};
 use crate::trigger::observed::{self, Observed, PartReadings, Seen};
 use crate::trigger::spec::Trigger;
 
@@ -78,6 +78,11 @@ pub fn seen_of(
             engines.max_by_key(|seen| seen.taken_at).into_iter().for_each(into);
         }
     }
+}
+
+/// All of the engine's series, or those of the first selection where only such are read.
+pub fn whole_engine<'a>(pod: &PodView<'a>) -> Option<&'a Row> {
+    pod.engine("").flatten().or_else(|| pod.engines().find_map(|(_, row)| row))
 }
 
 /// What each of `views` says of `pod`.

@@ -12,7 +12,7 @@ use shared::time::Timestamp;
 use crate::answer::{Answers, observe};
 use crate::directory::Workload;
 use crate::fleet::unattributed::unattributed;
-use crate::fleet::view::{NodeView, PodView, Row};
+use crate::fleet::view::NodeView;
 use crate::trigger::number::thousandths;
 
 #[derive(Serialize)]
@@ -162,16 +162,11 @@ pub(super) fn pods(answers: &Answers) -> Vec<PodEntry> {
                 name: pod.name.clone(),
                 node: node.name.to_string(),
                 devices: devices.collect(),
-                engine: whole_engine(&view).map(|row| by_name(&row.readings)),
+                engine: observe::whole_engine(&view).map(|row| by_name(&row.readings)),
             });
         }
     }
     entries
-}
-
-/// All of the engine's series, or those of the first selection where only such are read.
-fn whole_engine<'a>(pod: &PodView<'a>) -> Option<&'a Row> {
-    pod.engine("").flatten().or_else(|| pod.engines().find_map(|(_, row)| row))
 }
 
 pub(super) fn workloads(answers: &Answers) -> Vec<WorkloadEntry> {

@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use super::choice::{Absent, Aggregation, WindowFunction};
 use super::endpoint::{self, DemandEndpoint, EngineEndpoint};
 use super::engine::Engine;
 use super::measure::Measure;
 use super::number;
-use super::word::{nearest, one_of, quoted, words};
+use super::word::{nearest, one_of, quoted};
 
 /// Longest metric name; the HPA's own limit for a name it puts into a path.
 pub(super) const MAX_NAME: usize = 63;
@@ -32,57 +33,6 @@ const TEN_MINUTES: Duration = Duration::from_mins(10);
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
-words! {
-    /// How the readings of a workload become one.
-    Aggregation {
-        /// Each pod's own reading, summed over pods.
-        #[default]
-        Total = "total",
-        /// The largest of all GPUs.
-        Max = "max",
-        /// The smallest of all GPUs.
-        Min = "min",
-        /// The mean over all GPUs.
-        Avg = "avg",
-        /// The sum over all GPUs.
-        Sum = "sum",
-        /// The median of all GPUs.
-        P50 = "p50",
-        /// Nearest rank.
-        P90 = "p90",
-        /// Nearest rank.
-        P95 = "p95",
-        /// Nearest rank.
-        P99 = "p99",
-    }
-}
-
-words! {
-    /// How the sums of a window become one.
-    WindowFunction {
-        /// The mean.
-        #[default]
-        Avg = "avg",
-        /// The largest.
-        Max = "max",
-        /// The smallest.
-        Min = "min",
-        /// The 90th percentile, nearest rank.
-        P90 = "p90",
-    }
-}
-
-words! {
-    /// What it means that the demand series is absent.
-    Absent {
-        /// Nothing is known.
-        #[default]
-        Error = "error",
-        /// No demand; for routers that drop idle series.
-        Zero = "zero",
-    }
-}
-
 /// Why metadata was refused: every problem found, in a fixed order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("; "))]
@@ -101,6 +51,8 @@ pub struct Key {
     pub name: &'static str,
     /// What holds without it.
     pub default: &'static str,
+    /// Which values it takes, in a few words.
+    pub accepts: &'static str,
     /// What it is for, in a few words.
     pub meaning: &'static str,
     read: fn(&mut Fields, &str) -> Result<(), String>,
@@ -175,66 +127,91 @@ macro_rules! read {
 const fn key(
     name: &'static str,
     default: &'static str,
+    accepts: &'static str,
     meaning: &'static str,
     read: fn(&mut Fields, &str) -> Result<(), String>,
 ) -> Key {
-    Key { name, default, meaning, read }
+    Key { name, default, accepts, meaning, read }
 }
 
 /// Every key of ours, in the order of the documentation.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = &[
-    key("profile", "none", "named defaults, which any key overrides",
+    key("profile", "none", "the name of a profile",
+        "named defaults, which any key overrides",
         read!(profile, owned)),
-    key("metricType", "gpu_utilization", "one metric, or several as NAME:TARGET,NAME:TARGET",
+    key("metricType", "gpu_utilization", "`NAME`, `NAME:TARGET` or up to 8 of them with commas",
+        "what is measured; of several the one that is fullest for its target",
         |fields, text| {
             fields.metric_type = Some(Measure::parse(text)?);
             fields.metric_engine = Some(Engine::of_metric_type(text));
             Ok(())
         }),
-    key("targetValue", "the profile's, else 80 for percent metrics", "target per replica",
+    key("targetValue", "the profile's, else 80 for percent metrics", "0.001 to 9e15",
+        "target per replica",
         read!(target_value, number::target)),
-    key("targetGpuUtilization", "none", "sets metricType gpu_utilization and the target",
+    key("targetGpuUtilization", "none", "0.001 to 9e15",
+        "sets metricType gpu_utilization and the target",
         read!(target_gpu_utilization, number::target)),
-    key("targetMemoryUtilization", "none", "sets metricType memory_used_percent and the target",
+    key("targetMemoryUtilization", "none", "0.001 to 9e15",
+        "sets metricType memory_used_percent and the target",
         read!(target_memory_utilization, number::target)),
-    key("activationThreshold", "the profile's, else 0", "readings strictly above it are activity",
+    key("activationThreshold", "the profile's, else 0", "0 or more",
+        "readings strictly above it are activity",
         read!(activation_threshold, number::threshold)),
-    key("aggregation", "total", "how readings of GPUs and pods become one",
+    key("aggregation", "total", "total max min avg sum p50 p90 p95 p99",
+        "how readings of GPUs and pods become one",
         read!(aggregation, |text| one_of(text, Aggregation::ALL, Aggregation::word))),
-    key("gpuIndex", "-1", "the n-th of each pod's own GPUs, -1 for all",
+    key("gpuIndex", "-1", "-1 to 1023",
+        "the n-th of each pod's own GPUs, -1 for all",
         read!(gpu_index, gpu_index)),
-    key("window", "0s", "how far back readings are smoothed",
+    key("window", "0s", "0s to 1h",
+        "how far back readings are smoothed",
         read!(window, |text| number::duration(text, Duration::ZERO..=HOUR))),
-    key("windowFunction", "avg", "how the readings of the window become one",
+    key("windowFunction", "avg", "avg max min p90",
+        "how the readings of the window become one",
         read!(window_function, |text| one_of(text, WindowFunction::ALL, WindowFunction::word))),
-    key("activationWindow", "60s", "inactive only after this long without activity",
+    key("activationWindow", "60s", "0s to 1h",
+        "inactive only after this long without activity",
         read!(activation_window, |text| number::duration(text, Duration::ZERO..=HOUR))),
-    key("staleAfter", "10s", "older readings are missing",
+    key("staleAfter", "10s", "100ms to 10m",
+        "older readings are missing",
         read!(stale_after, |text| number::duration(text, TENTH..=TEN_MINUTES))),
-    key("startupGrace", "0s", "how long after Ready a pod still counts as starting",
+    key("startupGrace", "0s", "0s to 1day",
+        "how long after Ready a pod still counts as starting",
         read!(startup_grace, |text| number::duration(text, Duration::ZERO..=DAY))),
-    key("coldStartTimeout", "15m", "how long an unready pod may hold the value",
+    key("coldStartTimeout", "15m", "0s to 1day",
+        "how long an unready pod may hold the value",
         read!(cold_start_timeout, |text| number::duration(text, Duration::ZERO..=DAY))),
-    key("engineLabels", "all series", "only engine series with these labels count",
+    key("engineLabels", "all series", "`name=value,name=value`",
+        "only engine series with these labels count",
         read!(engine_labels, endpoint::labels)),
-    key("demandEndpoint", "none", "page that shows demand while no pod is ready",
+    key("demandEndpoint", "none", "`[http://]HOST[:PORT][/PATH]`",
+        "page that shows demand while no pod is ready",
         read!(demand_endpoint, DemandEndpoint::parse)),
-    key("demandMetric", "none", "series of that page, summed",
+    key("demandMetric", "none", "the name of a Prometheus series",
+        "series of that page, summed",
         read!(demand_metric, endpoint::series_name)),
-    key("demandLabels", "all series", "only demand series with these labels count",
+    key("demandLabels", "all series", "`name=value,name=value`",
+        "only demand series with these labels count",
         read!(demand_labels, endpoint::labels)),
-    key("demandThreshold", "0", "demand strictly above it is activity",
+    key("demandThreshold", "0", "0 or more",
+        "demand strictly above it is activity",
         read!(demand_threshold, number::threshold)),
-    key("demandAbsent", "error", "what an absent demand series means: error or zero",
+    key("demandAbsent", "error", "error zero",
+        "what an absent demand series means: error or zero",
         read!(demand_absent, |text| one_of(text, Absent::ALL, Absent::word))),
-    key("metricName", "derived", "name of the metric in KEDA",
+    key("metricName", "derived", "at most 63 lower-case letters, digits, - _ and .",
+        "name of the metric in KEDA",
         read!(metric_name, metric_name)),
-    key("pollIntervalSeconds", "unused", "checked, otherwise unused: changes are pushed at once",
+    key("pollIntervalSeconds", "unused", "1 to 86400",
+        "checked, otherwise unused: changes are pushed at once",
         read!(poll_interval_seconds, |text| number::integer(text, 1..=86_400))),
-    key("vllmEndpoint", "none", "says that pods run vLLM, and their port and path",
+    key("vllmEndpoint", "none", "`http://HOST[:PORT][/PATH]`",
+        "says that pods run vLLM, and their port and path",
         read!(vllm_endpoint, |text| EngineEndpoint::parse(Engine::Vllm, text))),
-    key("tritonEndpoint", "none", "says that pods run Triton, and their port and path",
+    key("tritonEndpoint", "none", "`http://HOST[:PORT][/PATH]`",
+        "says that pods run Triton, and their port and path",
         read!(triton_endpoint, |text| EngineEndpoint::parse(Engine::Triton, text))),
 ];
 

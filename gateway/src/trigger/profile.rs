@@ -19,7 +19,7 @@ const ENGINE: &str = "requests_waiting:5,requests_running:64,kv_cache_usage:80";
 
 /// The ten published profiles, exactly as published, and then ours.
 #[rustfmt::skip]
-const BUILT_IN: &[(&str, Keys)] = &[
+pub(super) const BUILT_IN: &[(&str, Keys)] = &[
     ("vllm-inference", &[VRAM, ("targetValue", "80"), ("activationThreshold", "5")]),
     ("triton-inference", &[GPU, ("targetValue", "75"), ("activationThreshold", "10")]),
     (TRAINING, &[GPU, ("targetValue", "90"), ("activationThreshold", "0")]),

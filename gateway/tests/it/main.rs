@@ -18,6 +18,7 @@ mod kube;
 mod kube_owners;
 mod kube_watch;
 mod limits;
+mod metrics;
 mod pki;
 mod scaler;
 mod slices;

@@ -35,12 +35,14 @@ const TOP_LEVEL: [&str; 9] = [
 ];
 
 /// Which of our crates each of our crates may use.
-const ARROWS: [(&str, &[&str]); 6] = [
+const ARROWS: [(&str, &[&str]); 7] = [
     ("shared", &[]),
+    // For tests only.
+    ("reference", &[]),
     ("proto", &["shared"]),
-    ("agent", &["proto", "shared"]),
+    ("agent", &["proto", "reference", "shared"]),
     ("fake-nvml", &[]),
-    ("gateway", &["proto", "shared"]),
+    ("gateway", &["proto", "reference", "shared"]),
     ("loadtest", &["agent", "gateway", "proto", "shared"]),
 ];
 

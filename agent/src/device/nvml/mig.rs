@@ -32,7 +32,7 @@ const INDICES: u32 = 100;
 
 /// What only a whole GPU has: heat, power and clocks are not measured for each instance, nor is the
 /// traffic of the GPU's links.
-const NOT_OF_AN_INSTANCE: [Metric; 8] = [
+pub(super) const NOT_OF_AN_INSTANCE: [Metric; 8] = [
     Metric::Temperature,
     Metric::PowerDraw,
     Metric::PcieTxKbps,

@@ -1,0 +1,52 @@
+//! Every series there can be, as the reference lists them.
+
+use reference::{Specimens, compare, series, series_table};
+use shared::process::Clock;
+use std::sync::Arc;
+
+use super::{Metrics, Shown};
+use crate::answer::Answers;
+use crate::demand::Demands;
+use crate::demand::place::Rules;
+use crate::directory::{Directory, Snapshot};
+use crate::fleet::Fleet;
+use crate::refusal::Refusals;
+use crate::trigger::profile::Profiles;
+use crate::{contain, ingest, limit, reload, scaler};
+
+#[test]
+fn the_reference_lists_every_series() {
+    let clock = Clock::start();
+    let demands = Demands::new(Rules::default(), clock);
+    let (ingest, calls) = (ingest::Counts::default(), scaler::Calls::default());
+    let (refusals, reloads) = (Refusals::default(), reload::Counts::default());
+    let (contained, limits) = (contain::Counts::default(), limit::Counts::default());
+    let mut metrics = Metrics::new(&ingest, &calls, &demands).with_locks(&refusals, &reloads);
+    metrics.add(|registry| contained.register(registry));
+    metrics.add(|registry| limits.register(registry));
+
+    let shown = Shown::default();
+    let directory = Arc::new(Directory::default());
+    directory.replace(Snapshot::default());
+    let answers =
+        Answers::new(directory, Arc::new(Fleet::default()), Arc::new(Profiles::default()), clock);
+    let all: [&dyn Specimens; 11] = [
+        &demands,
+        &ingest,
+        &calls,
+        &refusals,
+        &reloads,
+        &contained,
+        &limits,
+        &shown.nodes,
+        &shown.triggers,
+        &shown.workloads,
+        &shown.certificates,
+    ];
+    all.iter().for_each(|part| part.specimens());
+
+    let mut all = series(&metrics.counters.lock());
+    all.extend(series(&shown.registry(&answers)));
+    all.sort();
+    compare("metrics.md", "gpu-gateway", &series_table(&all));
+}
