@@ -56,3 +56,6 @@ pub mod night;
 
 /// The simulations, told to a person.
 pub mod demo;
+
+/// Policies compared on a real request trace.
+pub mod replay;

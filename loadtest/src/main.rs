@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use loadtest::demo;
+use loadtest::{demo, replay};
 use shared::process::{LogFormat, VERSION, cancel_on_signal, start_logging};
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +26,8 @@ enum Command {
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(45..=600))]
         seconds: u64,
     },
+    /// Scaling policies compared on a request trace: GPU-hours against waiting times.
+    Replay(replay::command::Args),
 }
 
 #[tokio::main]
@@ -48,5 +50,6 @@ async fn run(cli: Cli) -> anyhow::Result<bool> {
     cancel_on_signal(shutdown.clone())?;
     match cli.command {
         Command::Demo { seconds } => demo::run(Duration::from_secs(seconds), shutdown).await,
+        Command::Replay(args) => replay::command::run(&args),
     }
 }

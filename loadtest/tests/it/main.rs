@@ -24,6 +24,7 @@ mod nodes;
 mod nvml;
 #[path = "../../../gateway/tests/it/pki.rs"]
 mod pki;
+mod policies;
 mod processes;
 mod proxy;
 mod recordings;
