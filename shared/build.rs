@@ -1,5 +1,6 @@
-//! Which commit this build is of, for `--version`: what `KEDA_GPU_GATEWAY_COMMIT` and `KEDA_GPU_GATEWAY_COMMIT_DATE`
-//! say (image builds have no checkout), or else what git says of this checkout, or else nothing.
+//! Which commit this build is of, for `--version`: what `KEDA_GPU_GATEWAY_COMMIT` and
+//! `KEDA_GPU_GATEWAY_COMMIT_DATE` say (image builds have no checkout), or else what git says of
+//! this checkout, or else `unknown`.
 //!
 //! Git is not asked for a debug build: every commit would compile the whole workspace again.
 
@@ -14,11 +15,10 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed={COMMIT}");
     println!("cargo:rerun-if-env-changed={DATE}");
-    let given = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let stamp = match (given(COMMIT), std::env::var("PROFILE").as_deref()) {
-        (Some(commit), _) => Some((commit, given(DATE))),
-        (None, Ok("debug")) => None,
-        (None, _) => head(),
+    let stamp = match given(COMMIT) {
+        Some(commit) => Some((commit, given(DATE))),
+        None if given("PROFILE").as_deref() == Some("debug") => None,
+        None => head(),
     };
     let (commit, date) = stamp.unwrap_or_else(|| ("unknown".to_owned(), None));
     // As many digits as GitHub shows; image builds are given all of them.
@@ -28,13 +28,20 @@ fn main() {
     println!("cargo:rustc-env={BUILD}={} ({of})", env!("CARGO_PKG_VERSION"));
 }
 
-/// The commit of this checkout, and its day. A tree without git inside somebody else's repository is none.
+/// A variable that is set, and to something.
+#[expect(clippy::disallowed_methods, reason = "cargo speaks to build scripts by variables")]
+fn given(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The commit of this checkout, and its day; none if the tree is inside somebody else's repository.
 fn head() -> Option<(String, Option<String>)> {
     if !git(&["rev-parse", "--show-prefix"])?.is_empty() {
         return None;
     }
-    // The log of HEAD grows with every commit and switch; the others are for checkouts that keep none. Git names the
-    // paths, since in a worktree `.git` is a file. Cargo takes a path that is not there for one that has changed.
+    // The log of HEAD grows with every commit and switch; the others are for checkouts that keep
+    // none. Git names the paths, since in a worktree `.git` is a file. Cargo takes a path that is
+    // not there for one that has changed.
     let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
     for name in ["HEAD", "logs/HEAD", "packed-refs"].into_iter().chain(branch.as_deref()) {
         let path = git(&["rev-parse", "--path-format=absolute", "--git-path", name])?;
