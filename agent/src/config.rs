@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use shared::identity::NodeName;
-use shared::process::{LogFormat, VERSION};
+use shared::process::{BUILD, LogFormat};
 
 use crate::device::SourceSpec;
 use crate::device::replay::ReplayEnd;
@@ -82,7 +82,7 @@ impl RunConfig {
 #[derive(Debug, Parser)]
 #[command(
     name = "gpu-agent",
-    version = VERSION,
+    version = BUILD,
     about = "Samples the GPUs of one node and pushes who holds them, and how busy they are, to the gateways"
 )]
 pub struct Cli {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hyper::Uri;
-use shared::process::{LogFormat, VERSION};
+use shared::process::{BUILD, LogFormat};
 
 use self::identity::{IdentityArgs, IdentityConfig};
 use crate::check::RULES;
@@ -24,7 +24,7 @@ use crate::trigger::spec::DemandEndpoint;
 
 /// The central gateway of keda-gpu-gateway.
 #[derive(Debug, Parser)]
-#[command(name = "gpu-gateway", version = VERSION, about, arg_required_else_help = true)]
+#[command(name = "gpu-gateway", version = BUILD, about, arg_required_else_help = true)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use loadtest::{demo, replay};
-use shared::process::{LogFormat, VERSION, cancel_on_signal, start_logging};
+use shared::process::{BUILD, LogFormat, cancel_on_signal, start_logging};
 use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, Parser)]
-#[command(name = "loadtest", version = VERSION, about = "Shows and measures keda-gpu-gateway")]
+#[command(name = "loadtest", version = BUILD, about = "Shows and measures keda-gpu-gateway")]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -19,11 +19,14 @@ use crate::time::Timestamp;
 /// Pages over HTTP/1.
 pub mod pages;
 
-/// Version and, where the build knows it, commit of this build.
-pub const VERSION: &str = match option_env!("KEDA_GPU_GATEWAY_VERSION") {
-    Some(version) => version,
-    None => env!("CARGO_PKG_VERSION"),
-};
+/// Version of this build, as agents and gateways tell each other.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Commit of this build in seven digits, or `unknown`; from the crate's `build.rs`.
+pub const COMMIT: &str = env!("KEDA_GPU_GATEWAY_COMMIT");
+
+/// What `--version` prints after the name: `0.1.0 (1a2b3c4, 2026-11-30)`, or `0.1.0 (unknown)`.
+pub const BUILD: &str = env!("KEDA_GPU_GATEWAY_BUILD");
 
 /// The one clock of a process. It is tokio's, so that tests can pause it.
 #[derive(Clone, Copy, Debug)]

@@ -17,7 +17,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use shared::frame::Engine;
 use shared::metric::{Metric, Unit};
-use shared::process::VERSION;
+use shared::process::{COMMIT, VERSION};
 
 use super::view::{DeviceView, View, plain};
 use crate::owner::id::Why;
@@ -100,6 +100,7 @@ fn rounded(value: f64) -> f64 {
 #[derive(Clone, Debug, EncodeLabelSet)]
 struct Build {
     version: &'static str,
+    commit: &'static str,
 }
 
 #[derive(Clone, Debug, EncodeLabelSet)]
@@ -224,7 +225,7 @@ fn registry(view: &View<'_>) -> Registry {
         &mut registry,
         "build_info",
         "Version of this agent",
-        vec![(Build { version: VERSION }, 1.0)],
+        vec![(Build { version: VERSION, commit: COMMIT }, 1.0)],
     );
     #[expect(clippy::cast_precision_loss, reason = "a node has at most 1024 devices")]
     let devices = view.devices.len() as f64;

@@ -119,6 +119,6 @@ fn the_environment_stands_in_for_flags() {
 #[test]
 fn version_prints_the_version_of_the_build() {
     let output = run(&["--version"]);
-    let expected = format!("gpu-agent {}\n", shared::process::VERSION);
+    let expected = format!("gpu-agent {}\n", shared::process::BUILD);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
 }

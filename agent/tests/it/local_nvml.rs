@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use shared::process::{COMMIT, VERSION};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
@@ -73,7 +74,9 @@ fn a_snapshot_of_the_hardware_has_three_forms() {
         assert_eq!(ages, if form == "prometheus" { 3 } else { 0 }, "{text}");
         let same: Vec<_> = text.lines().filter(|line| !is_age(line)).collect();
         let same = same.join("\n") + "\n";
-        golden(file, &same.replace(shared::process::VERSION, "VERSION"));
+        let commit = format!("commit=\"{COMMIT}\"");
+        let same = same.replace(VERSION, "VERSION").replace(&commit, "commit=\"COMMIT\"");
+        golden(file, &same);
     }
 }
 

@@ -13,7 +13,7 @@ use agent::local::{Format, json, metrics, render, stale_after};
 use proptest::prelude::*;
 use shared::frame::{Frame, HolderSource};
 use shared::metric::{Metric, Scope};
-use shared::process::VERSION;
+use shared::process::{COMMIT, VERSION};
 use shared::reading::{Reading, Readings};
 
 use crate::local_frames::observation;
@@ -35,7 +35,8 @@ fn node() -> Taken {
 
 fn shown(format: Format) -> String {
     let text = render(format, &node(), at(0), STALE);
-    text.replace(&format!("version=\"{VERSION}\""), "version=\"VERSION\"")
+    let build = format!("version=\"{VERSION}\",commit=\"{COMMIT}\"");
+    text.replace(&build, "version=\"VERSION\",commit=\"COMMIT\"")
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use shared::process::VERSION;
+use shared::process::{COMMIT, VERSION};
 
 use crate::process::{Running, agent, ended, get, golden};
 
@@ -29,8 +29,8 @@ fn a_snapshot_is_printed_in_three_forms() {
     let (json, _) = ended(0, &mut snapshot("json"));
     golden("line.json", &json);
     let (prometheus, _) = ended(0, &mut snapshot("prometheus"));
-    let version = format!("version=\"{VERSION}\"");
-    golden("metrics.prom", &prometheus.replace(&version, "version=\"VERSION\""));
+    let build = format!("version=\"{VERSION}\",commit=\"{COMMIT}\"");
+    golden("metrics.prom", &prometheus.replace(&build, "version=\"VERSION\",commit=\"COMMIT\""));
     lint(&prometheus);
     let (plain, _) = ended(0, &mut agent(["snapshot", "--source", &replay()]));
     assert_eq!(plain, table, "the table is what people get unasked");

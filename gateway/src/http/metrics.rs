@@ -23,8 +23,10 @@ use prometheus_client::encoding::{EncodeLabelSet, prometheus_text};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
-use shared::process::VERSION;
+use shared::process::{COMMIT, VERSION};
 use shared::time::Timestamp;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use self::nodes::OfNodes;
 use self::triggers::OfTriggers;
@@ -61,6 +63,7 @@ struct OfPort {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Build {
     version: &'static str,
+    commit: &'static str,
 }
 
 /// The state as it is at one moment.
@@ -162,7 +165,7 @@ fn number(registry: &mut Registry, name: &str, help: &str, value: f64) {
 #[expect(clippy::cast_precision_loss, reason = "counts of sessions and conflicts")]
 fn gateway(registry: &mut Registry, answers: &Answers) {
     let build = Family::<Build, Gauge>::default();
-    build.get_or_create(&Build { version: VERSION }).set(1);
+    build.get_or_create(&Build { version: VERSION, commit: COMMIT }).set(1);
     registry.register("build_info", "Version of this gateway", build);
     let ready = f64::from(u8::from(answers.is_warm()));
     number(registry, "ready", "Whether this replica answers for everything", ready);

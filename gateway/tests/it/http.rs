@@ -395,7 +395,8 @@ async fn bad_flags_exit_with_2() {
     for usage in [&[][..], &["no-such-command"], &["serve"]] {
         assert_eq!(run(usage).await.0, Some(2), "{usage:?}");
     }
-    assert_eq!(run(&["--version"]).await.0, Some(0));
+    let (code, out, _) = run(&["--version"]).await;
+    assert_eq!((code, out), (Some(0), format!("gpu-gateway {}\n", shared::process::BUILD)));
     assert_eq!(run(&["--help"]).await.0, Some(0));
 }
 
