@@ -21,6 +21,10 @@ use tracing::{info, warn};
 
 /// The subcommands that show the node here.
 pub mod alone;
+/// The frames of an agent that runs already.
+mod follow;
+/// The subcommand that shows it in the terminal.
+pub mod top;
 
 use crate::collector::Collector;
 use crate::config::RunConfig;

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod reference;
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -101,7 +102,9 @@ pub struct Cli {
 impl Cli {
     /// What to log.
     pub fn log_filter(&self) -> &str {
-        let unasked = match self.command {
+        let unasked = match &self.command {
+            // Lines of a log would be written across the screen.
+            Command::Top(args) if args.is_live() && std::io::stderr().is_terminal() => return "off",
             Command::Run(_) | Command::Serve(_) | Command::Record(_) => "info",
             // Its answer says what is wrong.
             Command::Snapshot(_) | Command::Top(_) | Command::Doctor(_) => "error",
@@ -129,7 +132,7 @@ pub enum Command {
     Serve(ServeArgs),
     /// Write what the node shows to a file, one line a sample, for `--source replay:FILE`.
     Record(RecordArgs),
-    /// Print the table of devices every interval.
+    /// Show which pod is on which GPU, in the terminal; plain text where there is none.
     Top(TopArgs),
     /// Look where the way from the driver to the readings is broken, and say what to do next.
     Doctor(DoctorArgs),

@@ -29,6 +29,8 @@ pub mod doctor;
 pub mod http;
 /// A recording being written.
 pub mod record;
+/// The terminal view.
+pub mod top;
 
 use view::View;
 

@@ -3,10 +3,9 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use agent::app::{App, alone};
+use agent::app::{App, alone, top};
 use agent::config::alone::{DoctorArgs, RecordArgs, TopArgs};
 use agent::config::{Cli, Command};
-use agent::local::Format;
 use anyhow::Context as _;
 use clap::Parser as _;
 use shared::process::{cancel_on_signal, start_logging};
@@ -50,7 +49,7 @@ async fn command(command: Command) -> anyhow::Result<ExitCode> {
             print(&text).context("standard output")?;
         }
         Command::Record(args) => record(args).await?,
-        Command::Top(args) => top(args).await?,
+        Command::Top(args) => show(args).await?,
         Command::Doctor(args) => return doctor(args).await,
     }
     Ok(ExitCode::SUCCESS)
@@ -63,13 +62,16 @@ async fn record(args: RecordArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn top(args: TopArgs) -> anyhow::Result<()> {
-    let config = args.read.resolve(args.interval)?;
-    if args.once {
-        let text = alone::snapshot(config, Format::Table).await?;
-        return print(&text).context("standard output");
+async fn show(args: TopArgs) -> anyhow::Result<()> {
+    let (is_live, once) = (args.is_live(), args.once);
+    let config = args.resolve()?;
+    if once {
+        return print(&top::frame(config).await?).context("standard output");
     }
-    alone::top(config, until_signal()?, print).await
+    match is_live {
+        true => top::live(config, until_signal()?).await,
+        false => top::frames(config, until_signal()?, print).await,
+    }
 }
 
 async fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {

@@ -4,7 +4,6 @@
 //! hardware that hangs keeps nobody from ending.
 
 use std::fs::Metadata;
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +23,7 @@ use crate::config::alone::ReadConfig;
 use crate::device::SourceSpec;
 use crate::device::nvml::probe::probe;
 use crate::engine::address::PageAddress;
+use crate::frame::Taken;
 use crate::local::doctor::{self, Driver, Report};
 use crate::local::record::Recording;
 use crate::local::view::View;
@@ -44,32 +44,17 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// When the source cannot be opened or there is nothing to show.
 pub async fn snapshot(config: ReadConfig, format: Format) -> anyhow::Result<String> {
     let stale_after = stale_after(config.interval);
+    let taken = once(config).await?;
+    Ok(render(format, &taken, taken.at, stale_after))
+}
+
+/// The first complete look at the node.
+pub(super) async fn once(config: ReadConfig) -> anyhow::Result<Taken> {
     let mut collector = collector(config, no_briefs())?;
     let clock = Clock::start();
     let first = local::first(&mut collector, clock, SILENT_AFTER).await;
     close(collector).await;
-    let taken = first?;
-    Ok(render(format, &taken, taken.at, stale_after))
-}
-
-/// Hands the table of every frame to `show` until `shutdown`, or until the source has finished.
-///
-/// # Errors
-/// When the source cannot be opened, there is nothing to show, or it cannot be shown.
-pub async fn top(
-    config: ReadConfig,
-    shutdown: CancellationToken,
-    mut show: impl FnMut(&str) -> io::Result<()>,
-) -> anyhow::Result<()> {
-    let stale_after = stale_after(config.interval);
-    let Some(mut running) = Running::start(config, &shutdown).await? else { return Ok(()) };
-    let mut shown = Ok(());
-    while shown.is_ok() && running.newest.changed().await.is_ok() {
-        let Some(taken) = running.newest.borrow_and_update().clone() else { continue };
-        shown = show(&(render(Format::Table, &taken, taken.at, stale_after) + "\n"));
-    }
-    running.end().await?;
-    shown.context("standard output")
+    Ok(first?)
 }
 
 /// Records the node to `file` until `shutdown`, for at most `length`; returns the number of lines.
@@ -112,15 +97,18 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 }
 
 /// A collector whose first look is over, in a task of its own.
-struct Running {
-    newest: watch::Receiver<Newest>,
+pub(super) struct Running {
+    /// The clock of its frames.
+    pub(super) clock: Clock,
+    /// Its newest frame.
+    pub(super) newest: watch::Receiver<Newest>,
     task: tokio::task::JoinHandle<Result<(), crate::device::Error>>,
     stop: CancellationToken,
 }
 
 impl Running {
     /// None if `shutdown` came first.
-    async fn start(
+    pub(super) async fn start(
         config: ReadConfig,
         shutdown: &CancellationToken,
     ) -> anyhow::Result<Option<Self>> {
@@ -138,10 +126,20 @@ impl Running {
         let (sender, newest) = watch::channel(None);
         let stop = shutdown.child_token();
         let task = tokio::spawn(collector.run(clock, sender, stop.clone()));
-        Ok(Some(Self { newest, task, stop }))
+        Ok(Some(Self { clock, newest, task, stop }))
     }
 
-    async fn end(self) -> anyhow::Result<()> {
+    /// Frames that another task makes until `stop`.
+    pub(super) fn of(
+        clock: Clock,
+        newest: watch::Receiver<Newest>,
+        task: tokio::task::JoinHandle<Result<(), crate::device::Error>>,
+        stop: CancellationToken,
+    ) -> Self {
+        Self { clock, newest, task, stop }
+    }
+
+    pub(super) async fn end(self) -> anyhow::Result<()> {
         self.stop.cancel();
         match tokio::time::timeout(CLOSE_WITHIN, self.task).await {
             Ok(ended) => Ok(ended.context("collector")??),

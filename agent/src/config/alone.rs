@@ -1,5 +1,6 @@
 //! Flags of the subcommands that show the node here, with no gateway.
 
+use std::io::{self, IsTerminal as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -129,18 +130,51 @@ pub struct RecordArgs {
     pub interval: Duration,
 }
 
+/// What `top` needs to know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopConfig {
+    /// What is read here.
+    pub read: ReadConfig,
+    /// The running agent that is asked instead.
+    pub from: Option<PageAddress>,
+    /// Whether colours are welcome; see no-color.org.
+    pub has_colours: bool,
+}
+
 /// Flags of `top`.
 #[derive(Clone, Debug, Args)]
 pub struct TopArgs {
     /// What is read.
     #[command(flatten)]
     pub read: ReadArgs,
-    /// Print the table once and end.
+    /// Show what the agent that serves this address shows (its --http-listen), instead of reading
+    /// the GPUs: http://IP:PORT. It also reads the engines that a gateway told it of.
+    #[arg(long, value_name = "URL", env = "GPU_AGENT_TOP_FROM")]
+    pub from: Option<PageAddress>,
+    /// Print one frame as plain text and end.
     #[arg(long, env = "GPU_AGENT_TOP_ONCE")]
     pub once: bool,
-    /// Time between two tables, 100ms to 60s.
+    /// Time between two frames, 100ms to 60s.
     #[arg(long, env = "GPU_AGENT_INTERVAL", default_value = "500ms", value_parser = interval)]
     pub interval: Duration,
+}
+
+impl TopArgs {
+    /// The resolved form of the flags.
+    ///
+    /// # Errors
+    /// When no name for the node is to be had.
+    pub fn resolve(self) -> anyhow::Result<TopConfig> {
+        let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let read = self.read.resolve(self.interval)?;
+        Ok(TopConfig { read, from: self.from, has_colours })
+    }
+
+    /// Whether it is looked at in a terminal that can be drawn on, rather than printed.
+    pub fn is_live(&self) -> bool {
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        !self.once && !is_dumb && io::stdout().is_terminal() && io::stdin().is_terminal()
+    }
 }
 
 /// Flags of `doctor`.

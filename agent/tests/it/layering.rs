@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Know all the others.
 const LAST: [&str; 2] = ["config", "app"];
-const PURE: [&str; 33] = [
+const PURE: [&str; 44] = [
     "owner.rs",
     "owner/cgroup.rs",
     "owner/id.rs",
@@ -39,6 +39,17 @@ const PURE: [&str; 33] = [
     "local/doctor/hardware.rs",
     "local/doctor/holders.rs",
     "local/doctor/kubelet.rs",
+    "local/top/arrange.rs",
+    "local/top/cell.rs",
+    "local/top/column.rs",
+    "local/top/detail.rs",
+    "local/top/help.rs",
+    "local/top/history.rs",
+    "local/top/page.rs",
+    "local/top/row.rs",
+    "local/top/screen.rs",
+    "local/top/state.rs",
+    "local/top/text.rs",
 ];
 const IMPURE: [&str; 5] = ["tokio", "tonic", "Clock", "Instant", "SystemTime"];
 

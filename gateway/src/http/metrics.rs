@@ -25,8 +25,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use shared::process::{COMMIT, VERSION};
 use shared::time::Timestamp;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use self::nodes::OfNodes;
 use self::triggers::OfTriggers;
