@@ -17,8 +17,9 @@ use std::sync::atomic::AtomicU64;
 use crate::answer::{Answers, Question};
 use crate::demand::Demands;
 use crate::explain::{CoverageExplanation, metadata_of};
-use crate::fleet::free;
 use crate::fleet::unattributed::unattributed;
+use crate::fleet::{MAX_NODES, free};
+use crate::http::series::{MAX_SERIES, bounded};
 use crate::ingest;
 use crate::refusal::Refusals;
 use crate::reload::{self, Reloaded};
@@ -144,7 +145,7 @@ impl Metrics {
             prometheus_text::encode(&mut text, registry)
                 .expect("writing to a String does not fail");
         }
-        text
+        bounded(text, MAX_SERIES)
     }
 
     fn certificates(&self, registry: &mut Registry) {
@@ -174,6 +175,8 @@ fn gateway(registry: &mut Registry, answers: &Answers) {
     number(registry, "ready", "Whether this replica answers for everything", ready);
     let sessions = answers.fleet().sessions() as f64;
     number(registry, "agent_sessions", "Agent streams that are open", sessions);
+    let known = answers.fleet().len() as f64;
+    number(registry, "nodes", &format!("Nodes that are known; {MAX_NODES} at most"), known);
     let conflicts = answers.fleet().conflicts().len() as f64;
     number(registry, "device_conflicts", "Devices that more than one node claims", conflicts);
     let sources = answers.demands().len() as f64;

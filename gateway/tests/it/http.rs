@@ -92,6 +92,14 @@ async fn metrics_are_what_prometheus_reads() {
     ] {
         assert!(text.contains(series), "{series} in {text}");
     }
+    let series = text.lines().filter(|line| !line.starts_with('#')).count();
+    for own in [
+        format!("\ngpu_gateway_metrics_series {series}\n"),
+        "\ngpu_gateway_metrics_series_left_out 0\n".into(),
+        "\ngpu_gateway_nodes 1.0\n".into(),
+    ] {
+        assert!(text.contains(&own), "{own} in {text}");
+    }
 }
 
 /// Checks the Prometheus text format: every series announced once with HELP and TYPE, together,

@@ -18,6 +18,7 @@ mod kube_owners;
 mod kube_watch;
 mod limits;
 mod pki;
+mod ports;
 mod scaler;
 mod slices;
 mod streams;
