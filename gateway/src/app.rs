@@ -6,15 +6,16 @@
 
 /// What keeps the ports closed to those who may not come in.
 mod locks;
+/// The ports at work.
+mod ports;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::FutureExt as _;
 use proto::keda::external_scaler_server::ExternalScalerServer;
-use shared::process::pages::{self, Closed};
 use shared::process::{Clock, file};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -22,11 +23,11 @@ use tokio_util::task::TaskTracker;
 use tonic::server::NamedService;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
-use tower::Layer as _;
 use tracing::{info, warn};
 
 use self::locks::Locks;
-use crate::accept::{self, Entrance};
+use self::ports::{Grpc, Ports};
+use crate::accept::Entrance;
 use crate::answer::Answers;
 use crate::config::{DirectorySource, KubeConfig, ServeConfig};
 use crate::contain::{self, Contain};
@@ -36,11 +37,10 @@ use crate::directory::Directory;
 use crate::directory::file::FileDirectory;
 use crate::directory::kube::KubeDirectory;
 use crate::fleet::Fleet;
+use crate::http::Pages;
 use crate::http::metrics::Metrics;
-use crate::http::{PORT as HTTP, Pages};
 use crate::ingest::{self, Ingest};
-use crate::limit::guarded::Guarded;
-use crate::limit::{self, Connections, Door};
+use crate::limit::{self, Connections};
 use crate::port::Port;
 use crate::scaler::{self, Scaler};
 use crate::trigger::profile::Profiles;
@@ -206,34 +206,26 @@ impl App {
         let readiness = tell_health(answers(), vitals.clone(), health, stop());
         watch("readiness", Pace::Own, readiness.boxed());
 
-        let (keda_entrance, agent_entrance) = (locks.keda_entrance(), locks.agent_entrance());
         let contain = |entrance: &Entrance| Contain::new(entrance.name, contained.clone());
-        let (of_keda, age) = (contain(&keda_entrance), self.connection_age);
-        let keda = Port::for_keda(scaler, health_service, of_keda, age);
-        let agents = Port::for_agents(ingest, contain(&agent_entrance));
-        let Connections { keda: many, agents: most, http: few } = connections(self.connections);
-        let door = |name, most| Door::new(name, most, limits.clone());
-        let incoming = |listener, most, entrance: Entrance| {
-            let admitted = limit::incoming(listener, door(entrance.name, most));
-            accept::incoming(admitted, entrance, contained.clone(), stop())
+        let (keda, agents) = (locks.keda_entrance(), locks.agent_entrance());
+        let (of_keda, of_agents) = (contain(&keda), contain(&agents));
+        let ports = Ports {
+            keda: Grpc {
+                listener: self.keda,
+                entrance: keda,
+                port: Port::for_keda(scaler, health_service, of_keda, self.connection_age),
+            },
+            agents: Grpc {
+                listener: self.agents,
+                entrance: agents,
+                port: Port::for_agents(ingest, of_agents),
+            },
+            http: (self.http, pages.router()),
+            connections: connections(self.connections),
+            contained,
+            limits,
         };
-        let (accepting, keda_connections) = incoming(self.keda, many, keda_entrance);
-        watch("accepting KEDA", Pace::Nudged, accepting.boxed());
-        let (accepting, agent_connections) = incoming(self.agents, most, agent_entrance);
-        watch("accepting agents", Pace::Nudged, accepting.boxed());
-        let (pages, stopped) = (Contain::new(HTTP, contained).layer(pages.router()), stop());
-        let http_door = door(HTTP, few);
-        let admitted = limit::incoming(self.http, http_door.clone()).map(move |admitted| {
-            (Guarded::new(admitted.stream, admitted.place, 1, &stopped), admitted.peer)
-        });
-        let closed = move |why| http_door.refuse(why_closed(why));
-        let watched = |name, port| vitals.clone().watch(name, Pace::Nudged, shutdown.clone(), port);
-        let keda = watched("KEDA's port", keda.serve(keda_connections, stop()).boxed());
-        let agents = watched("agents' port", agents.serve(agent_connections, stop()).boxed());
-        let http = watched("HTTP port", pages::serve(admitted, pages, closed, stop()).boxed());
-        async move {
-            tokio::join!(keda, agents, http);
-        }
+        ports.serve(tasks, &vitals, shutdown)
     }
 }
 
@@ -280,14 +272,6 @@ fn demand_rules(config: &ServeConfig) -> Rules {
     let conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
     let domain = place::domain(&conf).unwrap_or(place::DEFAULT_DOMAIN).to_owned();
     Rules { allowed, domain }
-}
-
-/// What the HTTP port counts a connection under that it closed on its client.
-fn why_closed(closed: Closed) -> &'static str {
-    match closed {
-        Closed::TooLarge => "head",
-        Closed::TooSlow => "silent",
-    }
 }
 
 async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -186,7 +186,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_too_many_is_told_to_come_again_and_counted() {
         let counts = contain::Counts::default();
-        let slow = || get(|| std::future::pending::<()>());
+        let slow = || get(std::future::pending::<()>);
         let slow = Router::new().route("/a", slow()).route("/b", slow());
         let pages: Router = limited(slow, counts.clone());
         let mut path = ["/a", "/b"].into_iter().cycle();

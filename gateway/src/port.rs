@@ -2,11 +2,13 @@
 //!
 //! Guarantees: a connection that is as old as it may get is told GOAWAY and its streams end with
 //! OK, while calls in flight finish; so its client connects anew, perhaps to another replica. Ages
-//! are spread by a fifth. At shutdown every connection is ended like that. A call of KEDA's that is
-//! not answered in `CALL_WITHIN`, or in the time that it gives itself, is an error, and nothing
-//! goes on working on it. A peer that answers no ping is gone.
+//! are spread by a fifth. At shutdown every connection is ended like that. Nothing is kept of a
+//! connection whose client has left. A call of KEDA's that is not answered in `CALL_WITHIN`, or in
+//! the time that it gives itself, is an error, and nothing goes on working on it. A peer that
+//! answers no ping is gone.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _, stream};
@@ -22,6 +24,7 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 use tracing::debug;
 
 use crate::contain::{Contain, Life};
+use crate::limit::guarded::Guarded;
 
 /// KEDA's calls are answered from memory; one that is not by then is an error.
 const CALL_WITHIN: Duration = Duration::from_secs(1);
@@ -83,14 +86,17 @@ impl Port {
     }
 
     /// Serves the connections of `incoming` until `shutdown`, and then until the last has ended.
-    pub async fn serve<IO>(self, incoming: impl Stream<Item = IO>, shutdown: CancellationToken)
-    where
+    pub async fn serve<IO>(
+        self,
+        incoming: impl Stream<Item = Guarded<IO>>,
+        shutdown: CancellationToken,
+    ) where
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
         let mut connections = JoinSet::new();
         {
             // Dropped before the others are waited for: nobody is to wait for an accept.
-            let mut incoming = std::pin::pin!(incoming);
+            let mut incoming = pin!(incoming);
             loop {
                 tokio::select! {
                     () = shutdown.cancelled() => break,
@@ -114,11 +120,13 @@ impl Port {
         }
     }
 
-    async fn keep<IO>(self, io: IO, life: Life)
+    async fn keep<IO>(self, io: Guarded<IO>, life: Life)
     where
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
         let age = self.age.map(|age| age.mul_f64(0.8 + 0.4 * fastrand::f64()));
+        // The server serves a stream of connections and would wait for a second one without end.
+        let gone = io.gone();
         let end = async {
             let old = async {
                 match age {
@@ -126,7 +134,7 @@ impl Port {
                     None => std::future::pending().await,
                 }
             };
-            life.run_until_cancelled(old).await;
+            life.run_until_cancelled(gone.run_until_cancelled(old)).await;
             life.cancel();
         };
         let only = stream::once(async { Ok::<_, Infallible>(io) }).chain(stream::pending());

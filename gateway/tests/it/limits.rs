@@ -11,15 +11,15 @@ use gateway::limit::Connections;
 use proto::uplink::AgentMessage;
 use proto::uplink::uplink_client::UplinkClient;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpSocket, TcpStream};
-use tokio::sync::mpsc;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
 
-use crate::support::{Node, ONE_POD, TestGateway, Uplink, eventually, gpu, soon};
+use crate::support::{Keda, Node, ONE_POD, TestGateway, Uplink, eventually, gpu, soon};
 
 /// A gateway with these settings beside its directory.
 async fn gateway(set: impl FnOnce(&mut ServeConfig)) -> TestGateway {
@@ -192,6 +192,47 @@ async fn an_old_connection_ends_gently_streams_with_ok_and_no_call_fails() {
         () = asking => {}
         () = streaming => {}
     }
+}
+
+/// One address for replicas: each new connection goes to the newest of them.
+async fn service(replica: watch::Receiver<SocketAddr>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let to = *replica.borrow();
+            tokio::spawn(async move {
+                let mut replica = TcpStream::connect(to).await.unwrap();
+                tokio::io::copy_bidirectional(&mut client, &mut replica).await.ok();
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_never_leaves_meets_a_new_replica_and_no_call_fails() {
+    let node = || Node::new("n1").with(gpu("u1", "ai/vllm-0", 60.0));
+    let old = gateway(|config| config.connection_age = Duration::from_secs(1)).await;
+    let _agent = old.agent(node()).await;
+    old.is_ready().await;
+    let (newest, replica) = watch::channel(old.keda);
+    let client = Keda::connect(service(replica).await).await;
+    let trigger = client.trigger("ai/vllm-so", &[]);
+    assert_eq!(sent(async || trigger.value().await).await, 60.0);
+    let new = gateway(|_| {}).await;
+    let _agent_of_new = new.agent(node()).await;
+    new.is_ready().await;
+    newest.send_replace(new.keda);
+    eventually("the new replica is asked", async || {
+        assert_eq!(sent(async || trigger.value().await).await, 60.0);
+        let labels = "method=\"GetMetrics\",code=\"OK\"";
+        match new.metric("gpu_gateway_rpc_duration_seconds_count", labels).await {
+            0.0 => Err(()),
+            _ => Ok(()),
+        }
+    })
+    .await;
 }
 
 /// Makes a call, and again if the client's own transport never sent it because the connection was
