@@ -259,7 +259,8 @@ async fn serve(
 ) -> anyhow::Result<()> {
     info!(http = %address(&listener), "serving");
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let server = process::pages::serve(incoming(listener), pages.router(), shutdown.clone());
+    let server =
+        process::pages::serve(incoming(listener), pages.router(), |_| {}, shutdown.clone());
     let drained = async {
         shutdown.cancelled().await;
         tokio::time::sleep(DRAIN).await;

@@ -2,8 +2,8 @@
 //!
 //! Guarantees: a connection has its place at the port's door before its handshake, and must say
 //! its first words soon after it. Handshakes go on beside each other, each for `HANDSHAKE_WITHIN`
-//! at most, and none of them keeps another connection from being accepted; one that fails costs
-//! only its own connection and is counted. Every handshake uses the certificates that are valid
+//! at most, and none of them keeps another connection from being accepted; one that fails or panics
+//! costs only its own connection and is counted. Every handshake uses the certificates that are valid
 //! then; connections that are up are not touched when those change.
 
 use std::io;
@@ -16,7 +16,8 @@ use std::time::Duration;
 use futures_util::{Stream, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -24,6 +25,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
+use crate::contain;
 use crate::limit::guarded::Guarded;
 use crate::limit::{Admitted, PREFACE};
 use crate::refusal::Refusals;
@@ -68,30 +70,38 @@ enum Wire {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// The connections of `admitted`, for as long as the stream is held. At `shutdown` those that have
-/// said nothing are closed.
+/// The connections of `admitted`, for as long as the stream is held, and what takes them and must
+/// be run beside it. At `shutdown` those that have said nothing are closed.
 pub fn incoming(
     admitted: impl Stream<Item = Admitted> + Send + 'static,
     entrance: Entrance,
+    panics: contain::Counts,
     shutdown: CancellationToken,
-) -> impl Stream<Item = Guarded<Conn>> {
+) -> (impl Future<Output = ()> + Send, impl Stream<Item = Guarded<Conn>>) {
     let (taken, conns) = mpsc::channel(QUEUE);
-    tokio::spawn(accept(admitted, entrance, taken, shutdown));
-    ReceiverStream::new(conns)
+    (accept(admitted, entrance, panics, taken, shutdown), ReceiverStream::new(conns))
 }
 
 async fn accept(
     admitted: impl Stream<Item = Admitted>,
     entrance: Entrance,
+    panics: contain::Counts,
     taken: mpsc::Sender<Guarded<Conn>>,
     shutdown: CancellationToken,
 ) {
     let Entrance { name, tls, refusals } = entrance;
-    let at_once = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    // They end with this task.
+    let mut handshakes = JoinSet::new();
     let mut admitted = pin!(admitted);
     loop {
         let next = tokio::select! {
             next = admitted.next() => next,
+            Some(ended) = handshakes.join_next() => {
+                if let Some(Ok(panic)) = ended.err().map(JoinError::try_into_panic) {
+                    panics.panicked(name, &*panic);
+                }
+                continue;
+            }
             () = taken.closed() => return,
         };
         let Some(Admitted { stream, peer: address, place }) = next else { return };
@@ -102,22 +112,15 @@ async fn accept(
             }
             continue;
         };
-        let refusals = refusals.clone();
-        let Ok(permit) = at_once.clone().try_acquire_owned() else {
+        if handshakes.len() >= MAX_HANDSHAKES {
             let why = format!("{MAX_HANDSHAKES} handshakes at once");
             refusals.refuse(name, "handshakes", &address.to_string(), &why);
             continue;
-        };
+        }
         let acceptor = TlsAcceptor::from(tls.get().config.clone());
-        let (taken, shutdown) = (taken.clone(), shutdown.clone());
-        tokio::spawn(async move {
-            let handshake = timeout(HANDSHAKE_WITHIN, acceptor.accept(stream));
-            let shaken = tokio::select! {
-                shaken = handshake => shaken,
-                () = taken.closed() => return,
-            };
-            drop(permit);
-            let (reason, why) = match shaken {
+        let (refusals, taken, shutdown) = (refusals.clone(), taken.clone(), shutdown.clone());
+        handshakes.spawn(async move {
+            let (reason, why) = match timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => {
                     let conn = Conn::secured(stream, address);
                     // If the server went away, so does the connection.

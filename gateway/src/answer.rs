@@ -440,11 +440,15 @@ impl Answers {
     pub fn tidy(&self) {
         let now = self.clock.now();
         self.note_first_readings(now);
-        if let Some(snapshot) = self.directory.snapshot() {
-            self.demands.retain(|key| snapshot.object(&key.namespace, &key.name).is_some());
-        }
-        self.asked.retain(|_, asked| {
-            let is_late = |asked: &mut Asked| now.since(asked.last) >= REMEMBER;
+        let snapshot = self.directory.snapshot();
+        let is_gone = |key: &ScaledObjectKey| {
+            let snapshot = snapshot.as_ref();
+            snapshot.is_some_and(|snapshot| snapshot.object(&key.namespace, &key.name).is_none())
+        };
+        self.demands.retain(|key| !is_gone(key));
+        self.asked.retain(|key, asked| {
+            let is_gone = is_gone(key);
+            let is_late = |asked: &mut Asked| is_gone || now.since(asked.last) >= REMEMBER;
             self.note_engines(&asked.extract_if(.., is_late).collect::<Vec<_>>());
             !asked.is_empty()
         });

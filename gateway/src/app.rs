@@ -6,29 +6,28 @@
 
 /// What keeps the ports closed to those who may not come in.
 mod locks;
+/// The ports at work.
+mod ports;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::FutureExt as _;
 use proto::keda::external_scaler_server::ExternalScalerServer;
-use proto::uplink::uplink_server::UplinkServer;
-use shared::process::{Clock, file, pages};
+use shared::process::{Clock, file};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::server::NamedService;
-use tonic::service::Routes;
 use tonic_health::ServingStatus;
-use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::server::HealthReporter;
-use tower::Layer as _;
 use tracing::{info, warn};
 
 use self::locks::Locks;
-use crate::accept::{self, Entrance};
+use self::ports::{Grpc, Ports};
+use crate::accept::Entrance;
 use crate::answer::Answers;
 use crate::config::{DirectorySource, KubeConfig, ServeConfig};
 use crate::contain::{self, Contain};
@@ -41,8 +40,7 @@ use crate::fleet::Fleet;
 use crate::http::Pages;
 use crate::http::metrics::Metrics;
 use crate::ingest::{self, Ingest};
-use crate::limit::guarded::Guarded;
-use crate::limit::{self, Connections, Door};
+use crate::limit::{self, Connections};
 use crate::port::Port;
 use crate::scaler::{self, Scaler};
 use crate::trigger::profile::Profiles;
@@ -53,20 +51,6 @@ const MAX_PROFILES: u64 = 16 << 20;
 
 /// How long shutdown may take.
 const DRAIN: Duration = Duration::from_secs(10);
-/// KEDA's calls are answered from memory; one that is not by then is an error.
-const CALL_WITHIN: Duration = Duration::from_secs(1);
-/// A peer that does not answer a ping within a few seconds is gone.
-const PING_EVERY: Duration = Duration::from_secs(10);
-const PING_WITHIN: Duration = Duration::from_secs(5);
-/// Bytes of one request of KEDA's; its metadata are a few hundred.
-const MAX_KEDA_BYTES: usize = 256 << 10;
-/// Bytes of one message of an agent; an inventory of 1024 devices has some hundred thousand.
-const MAX_AGENT_BYTES: usize = 4 << 20;
-/// Bytes of a request's headers; those of KEDA and of an agent with a token are a few thousand.
-const MAX_HEADER_BYTES: u32 = 16 << 10;
-/// Streams of one connection: KEDA has one connection for all its calls, an agent one stream.
-const KEDA_STREAMS: u32 = 20_000;
-const AGENT_STREAMS: u32 = 16;
 /// Where the process's own limits are told.
 const LIMITS: &str = "/proc/self/limits";
 /// Where the system's resolver is told the names to search.
@@ -200,7 +184,8 @@ impl App {
         let scaler = Scaler::new(self.answers.clone(), calls, shutdown.clone());
         let pages =
             Pages::new(self.answers.clone(), metrics.into(), vitals.clone(), shutdown.clone())
-                .with_token(locks.http_token.clone());
+                .with_token(locks.http_token.clone())
+                .contained(contained.clone());
         let (health, health_service) = tonic_health::server::health_reporter();
         set_health(&health, ServingStatus::NotServing).await;
 
@@ -221,27 +206,26 @@ impl App {
         let readiness = tell_health(answers(), vitals.clone(), health, stop());
         watch("readiness", Pace::Own, readiness.boxed());
 
-        let (keda_entrance, agent_entrance) = (locks.keda_entrance(), locks.agent_entrance());
         let contain = |entrance: &Entrance| Contain::new(entrance.name, contained.clone());
-        let (of_keda, age) = (contain(&keda_entrance), self.connection_age);
-        let keda = keda_port(scaler, health_service, of_keda, age);
-        let agents = agent_port(ingest, contain(&agent_entrance));
-        let Connections { keda: many, agents: most, http: few } = connections(self.connections);
-        let door = |name, most| Door::new(name, most, limits.clone());
-        let incoming = |listener, most, entrance: Entrance| {
-            let admitted = limit::incoming(listener, door(entrance.name, most));
-            accept::incoming(admitted, entrance, stop())
+        let (keda, agents) = (locks.keda_entrance(), locks.agent_entrance());
+        let (of_keda, of_agents) = (contain(&keda), contain(&agents));
+        let ports = Ports {
+            keda: Grpc {
+                listener: self.keda,
+                entrance: keda,
+                port: Port::for_keda(scaler, health_service, of_keda, self.connection_age),
+            },
+            agents: Grpc {
+                listener: self.agents,
+                entrance: agents,
+                port: Port::for_agents(ingest, of_agents),
+            },
+            http: (self.http, pages.router()),
+            connections: connections(self.connections),
+            contained,
+            limits,
         };
-        let keda = keda.serve(incoming(self.keda, many, keda_entrance), stop());
-        let agents = agents.serve(incoming(self.agents, most, agent_entrance), stop());
-        let (pages, stopped) = (Contain::new("http", contained).layer(pages.router()), stop());
-        let admitted = limit::incoming(self.http, door("http", few)).map(move |admitted| {
-            (Guarded::new(admitted.stream, admitted.place, 1, &stopped), admitted.peer)
-        });
-        let http = pages::serve(admitted, pages, stop());
-        async move {
-            tokio::join!(keda, agents, http);
-        }
+        ports.serve(tasks, &vitals, shutdown)
     }
 }
 
@@ -298,34 +282,6 @@ fn address(listener: &TcpListener) -> SocketAddr {
     listener.local_addr().expect("a bound listener has an address")
 }
 
-/// How KEDA's connections are served, and how old they get.
-fn keda_port(
-    scaler: Scaler,
-    health: HealthServer<impl Health>,
-    contain: Contain,
-    age: Duration,
-) -> Port {
-    let scaler = ExternalScalerServer::new(scaler).max_decoding_message_size(MAX_KEDA_BYTES);
-    Port {
-        routes: Routes::new(scaler).add_service(health).prepare(),
-        server: server().timeout(CALL_WITHIN).max_concurrent_streams(KEDA_STREAMS),
-        contain,
-        age: Some(age),
-    }
-}
-
-/// How the agents' connections are served.
-fn agent_port(ingest: Ingest, contain: Contain) -> Port {
-    let ingest = UplinkServer::new(ingest).max_decoding_message_size(MAX_AGENT_BYTES);
-    Port {
-        routes: Routes::new(ingest).prepare(),
-        server: server().max_concurrent_streams(AGENT_STREAMS),
-        contain,
-        // Agents look up the replicas themselves and have a stream to each.
-        age: None,
-    }
-}
-
 /// What the ports may hold, given what this process may have open.
 fn connections(wanted: Connections) -> Connections {
     let limits = std::fs::read_to_string(LIMITS).unwrap_or_default();
@@ -342,13 +298,6 @@ fn connections(wanted: Connections) -> Connections {
         );
     }
     connections
-}
-
-fn server() -> tonic::transport::Server {
-    tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(PING_EVERY))
-        .http2_keepalive_timeout(Some(PING_WITHIN))
-        .http2_max_header_list_size(MAX_HEADER_BYTES)
 }
 
 /// Says over gRPC whether this replica is ready.

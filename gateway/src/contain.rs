@@ -1,8 +1,9 @@
 //! What a call may cost the process.
 //!
 //! Guarantees: a panic costs the call or stream it happened in and nothing else; it is counted and
-//! answered INTERNAL, or 500. No more than so many calls are in hand at once; one more is answered
-//! RESOURCE_EXHAUSTED. What a panic says stays in the log.
+//! answered INTERNAL, or 500. No more than so many calls are in hand at once, and none has larger
+//! headers than it may; what is over is answered RESOURCE_EXHAUSTED and counted. What a panic says
+//! stays in the log.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,25 +16,45 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc};
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
+use tonic::codegen::http::header::{HeaderMap, HeaderName, HeaderValue};
 use tonic::codegen::http::{Request, Response};
+use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::error;
 
 /// Calls of one gRPC port in hand at once.
 pub const MAX_CALLS: usize = 1_024;
+/// Bytes of a call's headers, counted as HTTP/2 counts them; those of KEDA and of an agent with a
+/// token are a few thousand.
+pub const MAX_HEADER_BYTES: usize = 16 << 10;
+/// What HTTP/2 adds for each field (RFC 9113, 6.5.2).
+const FIELD_BYTES: usize = 32;
 
 /// Cancelled when the streams of a connection are to end: it is old, or the gateway shuts down.
 /// Handlers find it among a request's extensions.
 pub type Life = CancellationToken;
 
+/// The streams that one connection may still open. Handlers find it among a request's extensions.
+#[derive(Clone, Debug)]
+pub struct Streams(Arc<Semaphore>);
+
+impl Streams {
+    /// A place for one more, held as long as the stream.
+    ///
+    /// # Errors
+    /// When there are as many as may be.
+    pub fn open(&self) -> Result<OwnedSemaphorePermit, TryAcquireError> {
+        self.0.clone().try_acquire_owned()
+    }
+}
+
 /// Panics and calls turned away.
 #[derive(Clone, Default)]
 pub struct Counts {
     panics: Family<In, Counter>,
-    shed: Family<In, Counter>,
+    shed: Family<Shed, Counter>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -41,12 +62,43 @@ struct In {
     part: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Shed {
+    part: &'static str,
+    why: &'static str,
+}
+
+/// What a call was turned away for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// Too many are in hand.
+    Calls,
+    /// Its headers are too large.
+    Headers,
+    /// Its message is too large.
+    Message,
+    /// Its connection has too many streams.
+    Streams,
+}
+
+impl Over {
+    fn why(self) -> &'static str {
+        match self {
+            Self::Calls => "calls",
+            Self::Headers => "headers",
+            Self::Message => "message",
+            Self::Streams => "streams",
+        }
+    }
+}
+
 impl Counts {
     /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         let help = "Panics that were contained, by the part of the gateway they happened in";
         registry.register("panics", help, self.panics.clone());
-        let help = "Calls turned away because too many were in hand";
+        let help = "Calls turned away: too many `calls` were in hand, the `headers` or the \
+                    `message` were too large, or the connection had too many `streams`";
         registry.register("calls_shed", help, self.shed.clone());
     }
 
@@ -54,6 +106,16 @@ impl Counts {
     pub fn panicked(&self, part: &'static str, panic: &(dyn Any + Send)) {
         self.panics.get_or_create(&In { part }).inc();
         error!(part, panic = said(panic), "panic contained");
+    }
+
+    /// Notes a call that `part` turned away.
+    pub fn shed(&self, part: &'static str, over: Over) {
+        self.shed.get_or_create(&Shed { part, why: over.why() }).inc();
+    }
+
+    /// Calls that `part` turned away so far.
+    pub fn sheds(&self, part: &'static str, over: Over) -> u64 {
+        self.shed.get_or_create(&Shed { part, why: over.why() }).get()
     }
 
     /// Panics in `part` so far.
@@ -97,8 +159,10 @@ fn internal() -> Status {
 pub trait Faults {
     /// After a panic.
     fn internal() -> Self;
-    /// With too many calls in hand.
-    fn exhausted() -> Self;
+    /// With too many calls in hand, or headers too large.
+    fn refused(over: Over) -> Self;
+    /// Whether it says that the call's message was too large.
+    fn is_oversize(&self) -> bool;
 }
 
 impl Faults for Response<tonic::body::Body> {
@@ -106,9 +170,18 @@ impl Faults for Response<tonic::body::Body> {
         internal().into_http()
     }
 
-    fn exhausted() -> Self {
-        let why = format!("{MAX_CALLS} calls are in hand; no more are taken on");
+    fn refused(over: Over) -> Self {
+        let why = match over {
+            Over::Headers => format!("headers larger than {MAX_HEADER_BYTES} bytes"),
+            _ => format!("{MAX_CALLS} calls are in hand; no more are taken on"),
+        };
         Status::resource_exhausted(why).into_http()
+    }
+
+    /// The transport's own word for it, which no handler says.
+    fn is_oversize(&self) -> bool {
+        let status = self.headers().get("grpc-status");
+        status.is_some_and(|status| Code::from_bytes(status.as_bytes()) == Code::OutOfRange)
     }
 }
 
@@ -117,8 +190,15 @@ impl Faults for axum::response::Response {
         plain(axum::http::StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    fn exhausted() -> Self {
-        plain(axum::http::StatusCode::SERVICE_UNAVAILABLE)
+    fn refused(over: Over) -> Self {
+        plain(match over {
+            Over::Headers => axum::http::StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            _ => axum::http::StatusCode::SERVICE_UNAVAILABLE,
+        })
+    }
+
+    fn is_oversize(&self) -> bool {
+        false
     }
 }
 
@@ -134,18 +214,33 @@ pub struct Contain {
     part: &'static str,
     counts: Counts,
     room: Arc<Semaphore>,
+    most_streams: Option<usize>,
+    streams: Option<Streams>,
     life: Option<Life>,
 }
 
 impl Contain {
     /// For the port called `part`, with [`MAX_CALLS`].
     pub fn new(part: &'static str, counts: Counts) -> Self {
-        Self { part, counts, room: Arc::new(Semaphore::new(MAX_CALLS)), life: None }
+        let room = Arc::new(Semaphore::new(MAX_CALLS));
+        Self { part, counts, room, most_streams: None, streams: None, life: None }
+    }
+
+    /// The same, whose handlers give each connection `most` streams.
+    #[must_use]
+    pub fn with_streams(self, most: usize) -> Self {
+        Self { most_streams: Some(most), ..self }
     }
 
     /// The same port's, for a connection with this life.
     pub fn living(&self, life: Life) -> Self {
-        Self { life: Some(life), ..self.clone() }
+        let streams = self.most_streams.map(|most| Streams(Arc::new(Semaphore::new(most))));
+        Self { life: Some(life), streams, ..self.clone() }
+    }
+
+    /// Notes that a connection of the port panicked, outside of any call.
+    pub fn panicked(&self, panic: &(dyn Any + Send)) {
+        self.counts.panicked(self.part, panic);
     }
 }
 
@@ -180,27 +275,47 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let Contain { part, counts, room, life } = self.contain.clone();
-        let Ok(place) = room.try_acquire_owned() else {
-            counts.shed.get_or_create(&In { part }).inc();
-            return Box::pin(std::future::ready(Ok(R::exhausted())));
+        let Contain { part, counts, room, streams, life, .. } = self.contain.clone();
+        let room = room.try_acquire_owned();
+        let over = match &room {
+            Err(_) => Some(Over::Calls),
+            Ok(_) if size(request.headers()) > MAX_HEADER_BYTES => Some(Over::Headers),
+            Ok(_) => None,
         };
+        if let Some(over) = over {
+            counts.shed(part, over);
+            return Box::pin(std::future::ready(Ok(R::refused(over))));
+        }
         if let Some(life) = life {
             request.extensions_mut().insert(life);
         }
+        if let Some(streams) = streams {
+            request.extensions_mut().insert(streams);
+        }
         let call = catch_unwind(AssertUnwindSafe(|| self.inner.call(request)));
         Box::pin(async move {
-            let _place = place;
+            let _place = room;
             let answered = match call {
                 Ok(call) => AssertUnwindSafe(call).catch_unwind().await,
                 Err(panic) => Err(panic),
             };
-            answered.unwrap_or_else(|panic| {
+            let answered = answered.unwrap_or_else(|panic| {
                 counts.panicked(part, &*panic);
                 Ok(R::internal())
-            })
+            });
+            if answered.as_ref().is_ok_and(R::is_oversize) {
+                counts.shed(part, Over::Message);
+            }
+            answered
         })
     }
+}
+
+fn size(headers: &HeaderMap) -> usize {
+    let field = |(name, value): (&HeaderName, &HeaderValue)| {
+        name.as_str().len() + value.len() + FIELD_BYTES
+    };
+    headers.iter().map(field).sum()
 }
 
 #[cfg(test)]
@@ -246,6 +361,25 @@ mod tests {
         assert_eq!(code(&refused), Some("8"));
         drop(held);
         assert!(contained.oneshot(Request::new(())).now_or_never().is_none(), "taken on");
+    }
+
+    #[tokio::test]
+    async fn headers_too_large_and_a_message_too_large_are_counted() {
+        let counts = Counts::default();
+        let oversize = tower::service_fn(async |_: Request<()>| -> Result<Grpc, Infallible> {
+            Ok(Status::out_of_range("decoded message length too large").into_http())
+        });
+        let contained = Contain::new("keda", counts.clone()).layer(oversize);
+        let shed = |over| counts.sheds("keda", over);
+        let mut request = Request::new(());
+        let large = HeaderValue::from_bytes(&[b'x'; MAX_HEADER_BYTES]).unwrap();
+        request.headers_mut().insert("x-large", large);
+        let Ok(refused) = contained.clone().oneshot(request).await;
+        assert_eq!(code(&refused), Some("8"));
+        assert_eq!((shed(Over::Headers), shed(Over::Message)), (1, 0));
+        let Ok(refused) = contained.oneshot(Request::new(())).await;
+        assert_eq!(code(&refused), Some("11"));
+        assert_eq!((shed(Over::Headers), shed(Over::Message)), (1, 1));
     }
 
     #[tokio::test]

@@ -134,6 +134,16 @@ impl Fleet {
         Ok(Session { fleet: self.clone(), node, id, superseded })
     }
 
+    /// Nodes that are known, silent ones included; at most [`MAX_NODES`].
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether no node is known.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
     /// Sessions that are open.
     pub fn sessions(&self) -> u64 {
         self.sessions.load(Ordering::Relaxed)

@@ -12,6 +12,8 @@
 pub mod listing;
 /// What is scraped.
 pub mod metrics;
+/// How many series a scrape shows.
+pub mod series;
 /// The bearer token that may be asked for.
 pub mod token;
 
@@ -27,14 +29,18 @@ use axum::routing::get;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceBuilder;
+use tower::limit::GlobalConcurrencyLimitLayer;
 
 use crate::answer::{Answers, Refusal};
+use crate::contain::{self, Over};
 use crate::explain::explain;
 use crate::reload::Reloaded;
 use crate::vital::Vitals;
 use metrics::Metrics;
 use token::Token;
 
+/// The name of this port in logs and metrics.
+pub const PORT: &str = "http";
 /// Requests answered at once; more are told to come again.
 const MAX_AT_ONCE: usize = 64;
 
@@ -45,7 +51,22 @@ pub struct Pages {
     metrics: Arc<Metrics>,
     token: Option<Arc<Reloaded<Token>>>,
     vitals: Vitals,
+    contained: contain::Counts,
     shutdown: CancellationToken,
+}
+
+/// The same pages, at most [`MAX_AT_ONCE`] of them answered at once; who is turned away is counted.
+fn limited<S: Clone + Send + Sync + 'static>(
+    pages: Router<S>,
+    counts: contain::Counts,
+) -> Router<S> {
+    let overload = HandleErrorLayer::new(move |_| {
+        counts.shed(PORT, Over::Calls);
+        async { StatusCode::SERVICE_UNAVAILABLE }
+    });
+    // Global: a layer is put on each route by itself.
+    let limit = GlobalConcurrencyLimitLayer::new(MAX_AT_ONCE);
+    pages.layer(ServiceBuilder::new().layer(overload).load_shed().layer(limit))
 }
 
 impl Pages {
@@ -56,7 +77,14 @@ impl Pages {
         vitals: Vitals,
         shutdown: CancellationToken,
     ) -> Self {
-        Self { answers, metrics, vitals, token: None, shutdown }
+        let contained = contain::Counts::default();
+        Self { answers, metrics, vitals, token: None, contained, shutdown }
+    }
+
+    /// The same, with requests turned away counted in `contained`.
+    #[must_use]
+    pub fn contained(self, contained: contain::Counts) -> Self {
+        Self { contained, ..self }
     }
 
     /// The same, with a token that `/api` and `/` want; probes and metrics stay open.
@@ -67,19 +95,16 @@ impl Pages {
 
     /// The routes.
     pub fn router(self) -> Router {
-        let overload = HandleErrorLayer::new(|_| async { StatusCode::SERVICE_UNAVAILABLE });
-        let limit =
-            ServiceBuilder::new().layer(overload).load_shed().concurrency_limit(MAX_AT_ONCE);
         let check = middleware::from_fn_with_state(self.token.clone(), token::check);
-        Router::new()
+        let pages = Router::new()
             .route("/api/v1/nodes", get(Self::nodes))
             .route("/api/v1/pods", get(Self::pods))
             .route("/api/v1/workloads", get(Self::workloads))
             .route("/api/v1/scaledobjects/{namespace}/{name}/explain", get(Self::explain))
             .route("/", get(Self::index))
             .route_layer(check)
-            .route("/metrics", get(Self::metrics))
-            .layer(limit)
+            .route("/metrics", get(Self::metrics));
+        limited(pages, self.contained.clone())
             // Probes are answered however busy it is.
             .route("/healthz", get(|| async { "ok\n" }))
             .route("/readyz", get(Self::ready))
@@ -146,5 +171,37 @@ impl Pages {
             "/api/v1/scaledobjects/NAMESPACE/NAME/explain\n"
         );
         page.into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::Request;
+    use futures_util::FutureExt as _;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_too_many_is_told_to_come_again_and_counted() {
+        let counts = contain::Counts::default();
+        let slow = || get(std::future::pending::<()>);
+        let slow = Router::new().route("/a", slow()).route("/b", slow());
+        let pages: Router = limited(slow, counts.clone());
+        let mut path = ["/a", "/b"].into_iter().cycle();
+        let mut ask = || {
+            let request = Request::get(path.next().unwrap()).body(Body::empty()).unwrap();
+            pages.clone().oneshot(request)
+        };
+        let mut held: Vec<_> = (0..MAX_AT_ONCE).map(|_| ask()).collect();
+        for request in &mut held {
+            assert!(request.now_or_never().is_none());
+        }
+        let Ok(refused) = ask().await;
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(counts.sheds(PORT, Over::Calls), 1);
+        drop(held);
+        assert!(ask().now_or_never().is_none(), "taken on");
     }
 }

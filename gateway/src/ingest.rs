@@ -2,7 +2,8 @@
 //!
 //! Guarantees: Hello comes first and once, an inventory before the first sample; what breaks that
 //! order, or is larger than a node can be, ends the stream with a status that says so. A bad
-//! element costs only itself, and is counted. Who sends more than it may is read more slowly. A stream ends with OK at shutdown. An agent is told
+//! element costs only itself, and is counted. Who sends more than it may is read more slowly; a
+//! connection has no more streams than it may. A stream ends with OK at shutdown. An agent is told
 //! about the node it said Hello for and no other.
 
 /// One stream's way back to the agent.
@@ -30,7 +31,7 @@ use tracing::{debug, info, warn};
 
 use self::courier::Courier;
 use crate::accept::Peer;
-use crate::contain;
+use crate::contain::{self, Over, Streams};
 use crate::directory::Directory;
 use crate::engine::Asks;
 use crate::fleet::view::Intervals;
@@ -150,6 +151,11 @@ impl Uplink for Ingest {
         &self,
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::PushStream>, Status> {
+        let place = request.extensions().get::<Streams>().map(Streams::open).transpose();
+        let place = place.map_err(|_| {
+            self.counts.contained.shed(PORT, Over::Streams);
+            Status::resource_exhausted("this connection has as many streams as it may have")
+        })?;
         let known = request.extensions().get::<Peer>().cloned();
         let peer = known.as_ref().map_or_else(String::new, |peer| peer.address.to_string());
         let admitted = self.door.guard.admit(known.as_ref(), request.metadata()).await;
@@ -173,6 +179,7 @@ impl Uplink for Ingest {
         let courier = Courier::new(directory, asks, briefs, fleet, replies.clone());
         let (contained, end) = (self.counts.contained.clone(), replies.clone());
         let listening = async move {
+            let _place = place;
             let listen = listen(conversation, request.into_inner(), clock, courier);
             match shutdown.run_until_cancelled(listen).await {
                 None | Some(Ok(())) => debug!(peer, "agent stream ended"),
@@ -231,7 +238,10 @@ async fn listen(
         next = match conversation.superseded() {
             Some(superseded) => match superseded.run_until_cancelled(messages.message()).await {
                 Some(next) => next,
-                None => return Err(Status::aborted("newer streams of this node took over")),
+                None => {
+                    let status = Status::aborted("newer streams of this node took over");
+                    return Err(conversation.refused("session", status));
+                }
             },
             None => messages.message().await,
         };

@@ -108,7 +108,7 @@ impl Counts {
         let help = "Connections that the port holds at most";
         registry.register("connections_limit", help, self.most.clone());
         let help = "Connections closed: the port is `full`, the `peer` has too many, it stayed \
-                    `silent`, or there was no `descriptor` for it";
+                    `silent`, its `head` was too large, or there was no `descriptor` for it";
         registry.register("connections_refused", help, self.refused.clone());
     }
 }
@@ -172,7 +172,8 @@ impl Door {
         self.counts.open.get_or_create(&Port { port: self.port }).clone()
     }
 
-    fn refuse(&self, why: &'static str) {
+    /// Counts a connection that was closed for `why`.
+    pub fn refuse(&self, why: &'static str) {
         self.counts.refused.get_or_create(&Refused { port: self.port, why }).inc();
     }
 }

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status};
 use tracing::warn;
 
+use self::stream::Span;
 use crate::answer::{Answers, Question, Refusal};
 use crate::contain::{self, Life};
 use crate::trigger::spec;
@@ -220,9 +221,10 @@ impl Scaler {
         Self { answers, calls, logged: Arc::default(), shutdown }
     }
 
-    /// How long a stream may live: as its connection, which ends before the gateway.
-    fn life<T>(&self, request: &Request<T>) -> Life {
-        request.extensions().get().unwrap_or(&self.shutdown).clone()
+    /// How long a stream may last; its connection ends before the gateway.
+    fn span<T>(&self, request: &Request<T>) -> Span {
+        let life: &Life = request.extensions().get().unwrap_or(&self.shutdown);
+        Span::new(life.clone(), request.metadata())
     }
 
     fn clock(&self) -> Clock {
@@ -314,12 +316,12 @@ impl ExternalScaler for Scaler {
         &self,
         request: Request<ScaledObjectRef>,
     ) -> Result<Response<Self::StreamIsActiveStream>, Status> {
-        let life = self.life(&request);
+        let span = self.span(&request);
         let reference = request.into_inner();
         let trigger = self.answers.trigger_of(question(&reference)?)?;
         let open = self.calls.stream("StreamIsActive")?;
         let standing = stream::Standing { reference, demand: trigger.demand };
-        let stream = stream::activity(self.answers.clone(), standing, life, open);
+        let stream = stream::activity(self.answers.clone(), standing, span, open);
         Ok(Response::new(stream))
     }
 
@@ -331,7 +333,7 @@ impl ExternalScaler for Scaler {
     ) -> Result<Response<Self::StreamMetricSpecStream>, Status> {
         let specs = self.specs(request.get_ref())?;
         let open = self.calls.stream("StreamMetricSpec")?;
-        Ok(Response::new(stream::once(specs, self.life(&request), open)))
+        Ok(Response::new(stream::once(specs, self.span(&request), open)))
     }
 }
 

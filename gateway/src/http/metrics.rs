@@ -32,6 +32,7 @@ use self::workloads::OfWorkloads;
 use crate::answer::Answers;
 use crate::demand::Demands;
 use crate::fleet::view::Row;
+use crate::http::series::{MAX_SERIES, bounded};
 use crate::ingest;
 use crate::refusal::Refusals;
 use crate::reload::{self, Reloaded};
@@ -116,7 +117,7 @@ impl Metrics {
             prometheus_text::encode(&mut text, registry)
                 .expect("writing to a String does not fail");
         }
-        text
+        bounded(text, MAX_SERIES)
     }
 
     fn shown(&self, answers: &Answers) -> Shown {
@@ -169,6 +170,8 @@ fn gateway(registry: &mut Registry, answers: &Answers) {
     number(registry, "ready", "Whether this replica answers for everything", ready);
     let sessions = answers.fleet().sessions() as f64;
     number(registry, "agent_sessions", "Agent streams that are open", sessions);
+    let known = answers.fleet().len() as f64;
+    number(registry, "nodes", &format!("Nodes that are known; {MAX_NODES} at most"), known);
     let conflicts = answers.fleet().conflicts().len() as f64;
     number(registry, "device_conflicts", "Devices that more than one node claims", conflicts);
     let sources = answers.demands().len() as f64;

@@ -3,8 +3,9 @@
 //! Guarantees: one `true` on opening if the workload is active, then one on every edge from
 //! inactive to active; never `false`, never a tick, never a backlog. What is not known is no edge.
 //! Only while the target is known to be at zero is a `true` repeated a few times, because KEDA may
-//! have dropped it. Streams end with OK at shutdown and when their connection has become old, and
-//! free everything when the client leaves.
+//! have dropped it. Streams end with OK at shutdown and when their connection has become old, with
+//! DEADLINE_EXCEEDED when the time is over that their client gave them, and free everything when
+//! the client leaves.
 //! However many there are, looking leaves calls their room: a stream then looks less often, but
 //! once a second.
 
@@ -18,6 +19,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
+use tonic::metadata::MetadataMap;
 
 use super::OpenStream;
 use crate::answer::{Answers, Question};
@@ -54,6 +56,50 @@ impl Standing {
     }
 }
 
+/// How long a stream may last: as long as its connection, and as its client wants it.
+pub(super) struct Span {
+    life: Life,
+    deadline: Option<Duration>,
+}
+
+impl Span {
+    /// With the client's own deadline, if `metadata` has one.
+    pub(super) fn new(life: Life, metadata: &MetadataMap) -> Self {
+        let header = metadata.get("grpc-timeout").and_then(|value| value.to_str().ok());
+        Self { life, deadline: header.and_then(deadline) }
+    }
+
+    /// Runs `stream` for so long.
+    async fn of(&self, stream: impl Future<Output = ()>) -> Result<(), Status> {
+        let living = self.life.run_until_cancelled(stream);
+        let Some(deadline) = self.deadline else {
+            living.await;
+            return Ok(());
+        };
+        let ended = timeout(deadline, living).await.map(drop);
+        ended.map_err(|_| Status::deadline_exceeded("the time that the caller gave it is over"))
+    }
+}
+
+/// A `grpc-timeout`: at most eight digits and a unit. What is none gives no deadline, as for unary
+/// calls.
+fn deadline(header: &str) -> Option<Duration> {
+    let (digits, unit) = header.split_at_checked(header.len().checked_sub(1)?)?;
+    if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let count = digits.parse().ok()?;
+    match unit {
+        "H" => Some(Duration::from_secs(count * 3_600)),
+        "M" => Some(Duration::from_secs(count * 60)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
 /// What was last known and said on one stream.
 #[derive(Debug, Default)]
 struct Edge {
@@ -86,16 +132,24 @@ impl Edge {
 pub(super) fn activity(
     answers: Arc<Answers>,
     standing: Standing,
-    life: Life,
+    span: Span,
     open: OpenStream,
 ) -> ReceiverStream<Result<IsActiveResponse, Status>> {
     let (messages, stream) = mpsc::channel(1);
     let (counts, end) = (open.contained(), messages.clone());
     let following = async move {
-        life.run_until_cancelled(follow(&answers, &standing, &messages, &open)).await;
+        let ended = span.of(follow(&answers, &standing, &messages, &open)).await;
+        say_end(&messages, ended).await;
     };
     tokio::spawn(contain::stream(counts, "StreamIsActive", end, following));
     ReceiverStream::new(stream)
+}
+
+/// The client is told of its deadline if it still listens.
+async fn say_end<T>(messages: &mpsc::Sender<Result<T, Status>>, ended: Result<(), Status>) {
+    if let Err(status) = ended {
+        messages.send(Err(status)).await.ok();
+    }
 }
 
 async fn follow(
@@ -174,7 +228,7 @@ async fn changed(demand: &mut Option<watch::Receiver<()>>) {
 /// Says the specs once and holds the stream open: targets change only with the metadata.
 pub(super) fn once(
     specs: GetMetricSpecResponse,
-    life: Life,
+    span: Span,
     open: OpenStream,
 ) -> ReceiverStream<Result<GetMetricSpecResponse, Status>> {
     let (messages, stream) = mpsc::channel(1);
@@ -182,7 +236,8 @@ pub(super) fn once(
         let _open = open;
         // The client may be gone already.
         messages.send(Ok(specs)).await.ok();
-        life.run_until_cancelled(messages.closed()).await;
+        let ended = span.of(messages.closed()).await;
+        say_end(&messages, ended).await;
     });
     ReceiverStream::new(stream)
 }
@@ -205,6 +260,19 @@ mod tests {
                 .map(|(active, second)| edge.on(active, false, at(second)))
                 .collect();
         assert_eq!(said, [false, true, false, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn a_deadline_is_digits_and_a_unit() {
+        for (header, millis) in [("2S", 2_000), ("3m", 3), ("1M", 60_000), ("1H", 3_600_000)] {
+            assert_eq!(deadline(header), Some(Duration::from_millis(millis)), "{header}");
+        }
+        assert_eq!(deadline("1500u"), Some(Duration::from_micros(1_500)));
+        assert_eq!(deadline("7n"), Some(Duration::from_nanos(7)));
+        assert!(deadline("99999999H").is_some());
+        for header in ["", "S", "5", "-5S", "+5S", "1s", "999999999S", "1.5S", "1é", " 1S"] {
+            assert_eq!(deadline(header), None, "{header:?}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gateway::fleet::{Fleet, Session};
+use gateway::fleet::{Fleet, MAX_NODES, Session};
 use proptest::prelude::*;
 use shared::frame::{Device, DeviceSample, HeldReading, Holder, HolderSource, Inventory, Sample};
 use shared::identity::PodKey;
@@ -191,4 +191,20 @@ proptest! {
             }
         }
     }
+}
+
+/// The bound on nodes: one more is refused by name, a known one is not, and room is made again.
+#[test]
+fn a_node_too_many_is_refused_and_known_ones_go_on() {
+    let fleet = Arc::new(Fleet::default());
+    let open = |node: usize| fleet.open(format!("n{node}").into(), SECOND, "test".into());
+    let mut sessions: Vec<_> = (0..MAX_NODES).map(|node| open(node).unwrap()).collect();
+    assert_eq!(fleet.len(), MAX_NODES);
+    assert!(open(MAX_NODES).err().unwrap().to_string().contains("20000 nodes"));
+    let again = open(0).expect("a known node's second session");
+    drop(again);
+    drop(sessions.pop());
+    fleet.tidy(|_| None, at(0.0));
+    assert_eq!(fleet.len(), MAX_NODES - 1, "it was never heard, so nothing of it is kept");
+    open(MAX_NODES).expect("there is room");
 }

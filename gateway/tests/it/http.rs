@@ -92,6 +92,14 @@ async fn metrics_are_what_prometheus_reads() {
     ] {
         assert!(text.contains(series), "{series} in {text}");
     }
+    let series = text.lines().filter(|line| !line.starts_with('#')).count();
+    for own in [
+        format!("\ngpu_gateway_metrics_series {series}\n"),
+        "\ngpu_gateway_metrics_series_left_out 0\n".into(),
+        "\ngpu_gateway_nodes 1.0\n".into(),
+    ] {
+        assert!(text.contains(&own), "{own} in {text}");
+    }
 }
 
 /// Checks the Prometheus text format: every series announced once with HELP and TYPE, together,
@@ -281,6 +289,34 @@ async fn triggers_nobody_declared_are_those_that_were_asked_about() {
         assert_eq!(trigger["value"], 0.0);
         assert_eq!(trigger["active"], false);
     }
+}
+
+/// With a cluster whose ScaledObjects come and go, memory would grow for as long as they are
+/// remembered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_asked_about_a_scaled_object_that_is_gone_is_forgotten_with_it() {
+    let gateway = TestGateway::start(ONE_POD).await;
+    let trigger = gateway.trigger("ai/vllm-so", &[]).await;
+    trigger.value().await.unwrap_err();
+    let path = "/api/v1/scaledobjects/ai/vllm-so/explain";
+    let known = async |status: u16| match gateway.get(path).await.0 {
+        now if now == status => Ok(()),
+        now => Err(now),
+    };
+    assert_eq!(gateway.json(path).await["triggers"].as_array().unwrap().len(), 1);
+    eventually("it is forgotten", async || {
+        gateway.rewrite("workloads: []\nscaledObjects: []\n");
+        eventually("it is gone", async || known(404).await).await;
+        // What is not needed is thrown away once a second.
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        gateway.rewrite(ONE_POD);
+        eventually("it is back", async || known(200).await).await;
+        match gateway.json(path).await["triggers"].clone() {
+            triggers if triggers == json!([]) => Ok(()),
+            triggers => Err(triggers),
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,13 +8,18 @@ use std::time::Duration;
 
 use gateway::config::ServeConfig;
 use gateway::limit::Connections;
+use proto::uplink::AgentMessage;
+use proto::uplink::uplink_client::UplinkClient;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::AsciiMetadataValue;
-use tonic::{Request, Status};
+use tonic::transport::Endpoint;
+use tonic::{Code, Request, Status};
 
-use crate::support::{Node, ONE_POD, TestGateway, Uplink, eventually, gpu, soon};
+use crate::support::{Keda, Node, ONE_POD, TestGateway, Uplink, eventually, gpu, soon};
 
 /// A gateway with these settings beside its directory.
 async fn gateway(set: impl FnOnce(&mut ServeConfig)) -> TestGateway {
@@ -43,6 +48,11 @@ async fn is_closed(connection: &mut TcpStream) {
 async fn refused(gateway: &TestGateway, port: &str, why: &str) -> f64 {
     let labels = format!("port=\"{port}\",why=\"{why}\"");
     gateway.metric("gpu_gateway_connections_refused_total", &labels).await
+}
+
+async fn shed(gateway: &TestGateway, part: &str, why: &str) -> f64 {
+    let labels = format!("part=\"{part}\",why=\"{why}\"");
+    gateway.metric("gpu_gateway_calls_shed_total", &labels).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,6 +114,57 @@ async fn who_begins_to_speak_and_stops_is_closed_too() {
     half_head.write_all(b"GET /metrics HTTP/1.1\r\nHost:").await.unwrap();
     is_closed(&mut half_preface).await;
     is_closed(&mut half_head).await;
+    for port in ["keda", "http"] {
+        eventually("it is counted", async || match refused(&gateway, port, "silent").await {
+            1.0 => Ok(()),
+            other => Err((port, other)),
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_that_is_too_large_costs_its_connection_and_is_counted() {
+    let gateway = TestGateway::start(ONE_POD).await;
+    let mut large = silent(gateway.http, 2).await;
+    let head = format!("GET /metrics HTTP/1.1\r\nHost: x\r\nX-Large: {}\r\n", "x".repeat(20_000));
+    // The server may close it before all of it is written.
+    large.write_all(head.as_bytes()).await.ok();
+    is_closed(&mut large).await;
+    eventually("it is counted", async || match refused(&gateway, "http", "head").await {
+        1.0 => Ok(()),
+        other => Err(other),
+    })
+    .await;
+    assert_eq!(gateway.get("/healthz").await.0, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agents_connection_has_so_many_streams_and_one_more_is_refused() {
+    let gateway = TestGateway::start(ONE_POD).await;
+    let endpoint = Endpoint::from_shared(format!("http://{}", gateway.agents)).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    let mut held = Vec::new();
+    for node in 0..16 {
+        let mut uplink = Uplink::on(channel.clone()).await;
+        uplink.say(Node::new(&format!("n{node}")).hello()).await;
+        uplink.welcome().await.unwrap();
+        held.push(uplink);
+    }
+    let (_messages, stream) = mpsc::channel::<AgentMessage>(1);
+    let mut client = UplinkClient::new(channel.clone());
+    let push = async { client.push(ReceiverStream::new(stream)).await };
+    let status = soon("an answer", push).await.map(drop).unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    assert_eq!(shed(&gateway, "agents", "streams").await, 1.0);
+    // One leaves, and there is room again.
+    held.remove(0).end().await.unwrap();
+    eventually("there is room", async || {
+        let mut uplink = Uplink::on(channel.clone()).await;
+        uplink.say(Node::new("n16").hello()).await;
+        uplink.welcome().await
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -133,12 +194,55 @@ async fn an_old_connection_ends_gently_streams_with_ok_and_no_call_fails() {
     }
 }
 
+/// One address for replicas: each new connection goes to the newest of them.
+async fn service(replica: watch::Receiver<SocketAddr>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let to = *replica.borrow();
+            tokio::spawn(async move {
+                let mut replica = TcpStream::connect(to).await.unwrap();
+                tokio::io::copy_bidirectional(&mut client, &mut replica).await.ok();
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_never_leaves_meets_a_new_replica_and_no_call_fails() {
+    let node = || Node::new("n1").with(gpu("u1", "ai/vllm-0", 60.0));
+    let old = gateway(|config| config.connection_age = Duration::from_secs(1)).await;
+    let _agent = old.agent(node()).await;
+    old.is_ready().await;
+    let (newest, replica) = watch::channel(old.keda);
+    let client = Keda::connect(service(replica).await).await;
+    let trigger = client.trigger("ai/vllm-so", &[]);
+    assert_eq!(sent(async || trigger.value().await).await, 60.0);
+    let new = gateway(|_| {}).await;
+    let _agent_of_new = new.agent(node()).await;
+    new.is_ready().await;
+    newest.send_replace(new.keda);
+    eventually("the new replica is asked", async || {
+        assert_eq!(sent(async || trigger.value().await).await, 60.0);
+        let labels = "method=\"GetMetrics\",code=\"OK\"";
+        match new.metric("gpu_gateway_rpc_duration_seconds_count", labels).await {
+            0.0 => Err(()),
+            _ => Ok(()),
+        }
+    })
+    .await;
+}
+
 /// Makes a call, and again if the client's own transport never sent it because the connection was
-/// just ending: this client leaves that to its caller, KEDA's does it by itself.
+/// just ending, or the gateway never took it up, which a GOAWAY says: this client leaves that to
+/// its caller, KEDA's does it by itself.
 async fn sent<T: Debug>(mut call: impl AsyncFnMut() -> Result<T, Status>) -> T {
     loop {
         match call().await {
             Err(status) if status.message() == "operation was canceled" => {}
+            Err(status) if format!("{status:?}").contains("GoAway(b\"\", NO_ERROR, Remote)") => {}
             answer => return answer.expect("no call fails"),
         }
     }
@@ -154,7 +258,9 @@ async fn headers_that_are_too_large_cost_their_call_only() {
     let large: AsciiMetadataValue = "x".repeat(20_000).parse().unwrap();
     request.metadata_mut().insert("x-large", large);
     let call = async { trigger.client.clone().is_active(request).await };
-    soon("it is refused", call).await.expect_err("20 kB of headers");
+    let status = soon("it is refused", call).await.expect_err("20 kB of headers");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    assert_eq!(shed(&gateway, "keda", "headers").await, 1.0);
     assert_eq!(trigger.value().await.unwrap(), 60.0);
 }
 

@@ -20,6 +20,7 @@ mod kube_watch;
 mod limits;
 mod metrics;
 mod pki;
+mod ports;
 mod scaler;
 mod slices;
 mod streams;

@@ -317,7 +317,7 @@ async fn empty_requests_are_refused_and_harm_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn oversize_metadata_are_refused_and_harm_nobody() {
-    let (_gateway, _agent, keda) = one_pod_at_60().await;
+    let (gateway, _agent, keda) = one_pod_at_60().await;
     let megabyte = "x".repeat(1 << 20);
     let large = keda.trigger("ai/vllm-so", &[("targetValue", &megabyte)]);
     let names: Vec<String> = (0..200).map(|at| format!("key{at}")).collect();
@@ -335,6 +335,9 @@ async fn oversize_metadata_are_refused_and_harm_nobody() {
         }
         a_good_call_works(&keda).await;
     }
+    let labels = "part=\"keda\",why=\"message\"";
+    let counted = gateway.metric("gpu_gateway_calls_shed_total", labels).await;
+    assert_eq!(counted, 3.0, "each call with a message too large");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,7 +7,7 @@ use proto::keda::IsActiveResponse;
 use shared::metric::Metric;
 use shared::reading::Reading;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 
 use crate::support::{
     Cable, Keda, Node, ONE_POD, Steady, TestAgent, TestGateway, Trigger, eventually, gpu,
@@ -267,6 +267,29 @@ async fn cancelled_and_vanished_clients_free_their_streams() {
     streams_are(&gateway, 2.0).await;
     assert!(polite.is_active().await.unwrap(), "the connection lives on");
     cable.cut();
+    streams_are(&gateway, 0.0).await;
+}
+
+/// KEDA's streams have no deadline; one that has is ended by the gateway, not only by its client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_whose_own_time_is_over_ends_with_deadline_exceeded_and_is_freed() {
+    let (gateway, _agent) = one_pod_at(60.0).await;
+    let trigger = gateway.trigger("ai/vllm-so", &[]).await;
+    let limited = || {
+        let mut request = Request::new(trigger.reference.clone());
+        request.metadata_mut().insert("grpc-timeout", "300m".parse().unwrap());
+        request
+    };
+    let call = async { trigger.client.clone().stream_is_active(limited()).await };
+    let mut activity = soon("a stream", call).await.unwrap().into_inner();
+    let call = async { trigger.client.clone().stream_metric_spec(limited()).await };
+    let mut specs = soon("a stream", call).await.unwrap().into_inner();
+    refused(ends(&mut activity).await, Code::DeadlineExceeded, &[]);
+    let end = soon("the specs end", async {
+        while specs.message().await?.is_some() {}
+        Ok::<_, Status>(())
+    });
+    refused(end.await, Code::DeadlineExceeded, &[]);
     streams_are(&gateway, 0.0).await;
 }
 

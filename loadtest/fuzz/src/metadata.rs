@@ -1,19 +1,27 @@
 //! scalerMetadata, one `key=value` a line, and every value as an endpoint.
 //!
-//! Guarantees: what is accepted is sound whatever the order of the map, both readers agree, and
-//! what goes on to agents is within what agents take.
+//! Guarantees: what is accepted is sound whatever the order of the map, both readers agree, what
+//! goes on to agents is within what agents take, and a workload that is decided about by it has a
+//! value that the HPA can take, or none.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
+use std::time::Duration;
 
+use gateway::trigger::activation::is_active;
 use gateway::trigger::engine::Engine;
+use gateway::trigger::observed::{NoPast, Observed, PartReadings, Pod, Seen, TargetType};
 use gateway::trigger::profile::Profiles;
 use gateway::trigger::spec::{
-    DemandEndpoint, EngineEndpoint, MetricSpec, Trigger, metric_spec, parse, parse_admitting,
+    DemandEndpoint, EngineEndpoint, MetricSpec, Part, Trigger, metric_spec, parse, parse_admitting,
 };
+use gateway::trigger::value::assess;
+use gateway::trigger::verdict::Outcome;
 use proto::brief::MAX_PATH;
 use proto::convert::MAX_LABELS;
 use shared::exposition::Matchers;
+use shared::reading::Reading;
+use shared::time::Timestamp;
 
 static PROFILES: LazyLock<Profiles> = LazyLock::new(Profiles::default);
 
@@ -36,6 +44,7 @@ pub fn read(data: &[u8]) {
     match read {
         Ok(trigger) => {
             is_sound(&trigger);
+            decides(&trigger);
             assert_eq!(spec, Ok(MetricSpec { name: trigger.name, target: trigger.target }));
         }
         Err(error) => assert!(!error.problems().is_empty()),
@@ -61,6 +70,60 @@ fn is_sound(trigger: &Trigger) {
     if let Some(demand) = &trigger.demand {
         assert!(demand.threshold.is_finite() && demand.threshold >= 0.0);
         assert!(demand.labels.is_sorted() && !demand.metric.is_empty());
+    }
+}
+
+/// Three pods: one reads `value`, one failed, one never spoke; and none at all.
+fn decides(trigger: &Trigger) {
+    let now = Timestamp::START + Duration::from_secs(3_600);
+    let seen = |reading, taken_at| Seen {
+        device: None,
+        index: 0,
+        reading,
+        taken_at,
+        interval: Duration::from_secs(1),
+        is_mig: false,
+    };
+    let ready = |name: &str| Pod {
+        name: name.into(),
+        uid: None,
+        node: None,
+        ready: true,
+        since: Timestamp::START,
+        unscheduled: None,
+    };
+    for value in [0.0, 1.0, 100.0] {
+        let readings = |part: &Part| {
+            let mut readings = PartReadings::default();
+            if part.metric.accepts(value) {
+                readings.push(seen(Reading::Ok(value), Some(now)));
+            }
+            readings.end_pod();
+            readings.push(seen(Reading::Failed("broken".into()), Some(now)));
+            readings.end_pod();
+            readings.end_pod();
+            readings
+        };
+        let three = Observed {
+            replicas: 3,
+            ready_running: 3,
+            pods: ["a", "b", "c"].map(ready).into(),
+            parts: trigger.parts.iter().map(readings).collect(),
+            warm: true,
+            ..Observed::default()
+        };
+        for (observed, types) in [(three, 2), (Observed { warm: true, ..Observed::default() }, 1)] {
+            for target_type in [TargetType::AverageValue, TargetType::Value].into_iter().take(types)
+            {
+                let observed = Observed { target_type, ..observed.clone() };
+                let verdict = assess(trigger, &observed, &NoPast, now);
+                if let Outcome::Value(value) = verdict.outcome {
+                    assert!(value.is_finite() && value >= 0.0, "{value}");
+                }
+                is_active(trigger, &observed, &verdict, &NoPast, now);
+                assert!(!verdict.reason.to_string().is_empty());
+            }
+        }
     }
 }
 

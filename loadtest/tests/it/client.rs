@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use proto::keda::external_scaler_client::ExternalScalerClient;
-use proto::keda::{GetMetricsRequest, ScaledObjectRef};
+use proto::keda::{GetMetricsRequest, IsActiveResponse, ScaledObjectRef};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Status};
+use tonic::{Code, Status, Streaming};
 
 use crate::support::{PATIENCE, eventually};
 
@@ -52,12 +52,15 @@ impl Client {
         Ok(call?.into_inner().result)
     }
 
+    /// Opens `StreamIsActive`.
+    pub(crate) async fn stream(&self) -> Result<Streaming<IsActiveResponse>, Status> {
+        Ok(self.client.clone().stream_is_active(self.reference.clone()).await?.into_inner())
+    }
+
     /// Keeps `StreamIsActive` open; returns if it said `false`.
     async fn has_a_stream_said_false(&self) {
         loop {
-            let opened = self.client.clone().stream_is_active(self.reference.clone()).await;
-            if let Ok(stream) = opened {
-                let mut stream = stream.into_inner();
+            if let Ok(mut stream) = self.stream().await {
                 while let Ok(Some(message)) = stream.message().await {
                     if !message.result {
                         return;

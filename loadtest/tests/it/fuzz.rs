@@ -30,6 +30,23 @@ fn every_target_has_a_file_and_seeds() {
 }
 
 #[test]
+fn every_dictionary_is_of_a_target_and_has_a_quoted_word_a_line() {
+    let targets: BTreeSet<_> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    for name in names("dictionaries") {
+        assert!(targets.contains(&name), "{name}");
+        let text = std::fs::read_to_string(fuzz().join("dictionaries").join(&name)).unwrap();
+        let words = text.lines().filter(|line| !line.starts_with('#'));
+        let is_quoted = |word: &str| {
+            let inside = word.strip_prefix('"').and_then(|word| word.strip_suffix('"'));
+            inside.is_some_and(|inside| !inside.is_empty())
+        };
+        for word in words {
+            assert!(is_quoted(word), "{name}: {word}");
+        }
+    }
+}
+
+#[test]
 fn every_seed_is_read_as_its_target_promises() {
     for (name, read) in TARGETS {
         let mut seeds = 0;

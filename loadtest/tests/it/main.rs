@@ -2,9 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on may panic")]
 
+#[path = "../../../gateway/tests/it/api_server.rs"]
+#[expect(dead_code, reason = "the gateway's own tests use all of it")]
+mod api_server;
 mod attribution;
+mod calls;
 mod changing_hands;
+mod churn;
 mod client;
+mod clocks;
 mod demo;
 mod docs;
 mod doctor;
@@ -31,11 +37,13 @@ mod recordings;
 mod replicas;
 mod restarts;
 mod scene;
+mod security;
 mod silences;
 #[expect(dead_code, reason = "the agent's own tests use the rest of it")]
 #[path = "../../../agent/tests/it/site.rs"]
 mod site;
 mod support;
+mod tokens;
 #[path = "../../../agent/tests/it/tree.rs"]
 #[expect(dead_code, reason = "the agent's own tests use all of it")]
 mod tree;

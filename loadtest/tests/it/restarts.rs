@@ -1,6 +1,6 @@
 //! A gateway that is told to stop under load, and one that dies and comes back: case O15.
 
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::processes::DIRECTORY;
-use crate::support::{Gateway, PATIENCE, binaries, scaled_object};
+use crate::support::{Gateway, PATIENCE, binaries, free_address, scaled_object};
 
 /// Streams that are open when the gateway is told to stop.
 const STREAMS: usize = 1_000;
@@ -63,14 +63,23 @@ async fn a_thousand_streams_end_with_ok_and_nothing_holds_up_the_exit() {
     drop(idle);
 }
 
-/// Nodes with an agent each, and those whose GPUs are scaled by.
+/// Nodes with an agent each, where the limit of open files allows, and those whose GPUs are scaled
+/// by.
 const AGENTS: usize = 1_000;
 const BUSY: usize = 4;
+/// Open files of this process for each agent: its end of the connection and both of the relay's.
+const FILES_EACH: u64 = 3;
+/// Files for everything else.
+const OTHER_FILES: u64 = 200;
+/// With fewer, the rule of the design spreads them over too short a time for the rate of the case.
+const ENOUGH_FOR_RATES: usize = 700;
+/// A machine that stands still for so long lets what was spread come all at once.
+const STANDSTILL: Duration = Duration::from_millis(700);
 /// How often each says something.
 const EVERY: Duration = Duration::from_secs(2);
 
 /// Eight pods, two on each of the first nodes.
-fn directory() -> String {
+pub(crate) fn directory() -> String {
     let pods: String = (0..2 * BUSY)
         .map(|pod| format!("{{name: llm-{pod}, node: n{}, ready: true}}, ", pod / 2))
         .collect();
@@ -114,12 +123,34 @@ fn frame(node: usize) -> Frame {
     Frame { inventory: Arc::new(inventory), sample }
 }
 
-/// A thousand agents, which find the gateway through `relay`.
-fn agents(relay: SocketAddr) -> JoinSet<()> {
+/// As many agents as this process may have connections for.
+fn most_agents() -> usize {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let files = gateway::limit::descriptors(&limits).unwrap_or(u64::MAX);
+    let agents = files.saturating_sub(OTHER_FILES) / FILES_EACH;
+    usize::try_from(agents).unwrap_or(AGENTS).min(AGENTS)
+}
+
+/// The longest time that this process did not get to run, as seen every 20 ms.
+async fn longest_standstill(longest: watch::Sender<Duration>) {
+    let tick = Duration::from_millis(20);
+    loop {
+        let begun = Instant::now();
+        sleep(tick).await;
+        let late = begun.elapsed().saturating_sub(tick);
+        longest.send_if_modified(|longest| {
+            *longest = late.max(*longest);
+            late == *longest
+        });
+    }
+}
+
+/// Agents which find the gateway through `relay`.
+pub(crate) fn agents(count: usize, relay: SocketAddr) -> JoinSet<()> {
     let clock = Clock::start();
     let credentials = Arc::new(Credentials::new(Files::default()));
     let mut tasks = JoinSet::new();
-    for node in 0..AGENTS {
+    for node in 0..count {
         let frame = frame(node);
         let take =
             move || Some(Arc::new(Taken { frame: frame.clone(), at: clock.now(), kubelet: None }));
@@ -176,29 +207,30 @@ async fn nodes(http: SocketAddr) -> usize {
     page.ok().and_then(|page| Some(page.as_array()?.len())).unwrap_or_default()
 }
 
-/// O15, in real time.
-#[ignore = "a minute, and its rates need a machine of its own: cargo test -p loadtest --test it -- --ignored"]
+/// Waits until the gateway has heard of so many nodes.
+async fn has_heard_of(count: usize, http: SocketAddr) {
+    let start = Instant::now();
+    while nodes(http).await < count {
+        assert!(start.elapsed() < Duration::from_secs(120), "{} nodes", nodes(http).await);
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// O15, in real time: whatever the gateway says on the way back, the HPA would want eight replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_agents_come_back_spread_out_and_no_answer_is_a_part() {
     let binaries = binaries();
     let folder = tempfile::tempdir().unwrap();
-    let free = || StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let ports = [free(), free(), free()];
+    let ports = [free_address(), free_address(), free_address()];
     let [keda, uplink, http] = ports;
+    let count = most_agents();
     let gateway = Gateway::start_on(ports, &binaries, &folder, &directory(), &[]);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (tried, mut tries) = mpsc::unbounded_channel();
     let relaying = tokio::spawn(relay(listener, uplink, tried));
-    let agents = agents(address);
-    let all_are_there = async || {
-        let start = Instant::now();
-        while nodes(http).await < AGENTS {
-            assert!(start.elapsed() < Duration::from_secs(120), "{} nodes", nodes(http).await);
-            sleep(Duration::from_millis(500)).await;
-        }
-    };
-    all_are_there().await;
+    let agents = agents(count, address);
+    has_heard_of(count, http).await;
     let metadata = [("targetGpuUtilization".to_owned(), "75".to_owned())];
     let reference = ScaledObjectRef {
         namespace: "ml".into(),
@@ -208,10 +240,11 @@ async fn a_thousand_agents_come_back_spread_out_and_no_answer_is_a_part() {
     while ask(keda, &reference).await.ok() != Some(600.0) {
         sleep(Duration::from_millis(100)).await;
     }
-
-    // Those who came first are told of the others.
-    sleep(Duration::from_secs(25)).await;
+    // Those who came first are told of the others within ten seconds.
+    sleep(Duration::from_secs(11)).await;
     while tries.try_recv().is_ok() {}
+    let (longest, standstill) = watch::channel(Duration::ZERO);
+    let watching = tokio::spawn(longest_standstill(longest));
     drop(gateway);
     let killed = Instant::now();
     let asking = async {
@@ -225,20 +258,26 @@ async fn a_thousand_agents_come_back_spread_out_and_no_answer_is_a_part() {
                 assert!(value >= 545.0, "a part of the fleet was taken for all of it: {value}");
                 // Within the HPA's tolerance of eight replicas at 75.
                 assert!((540.0..=660.0).contains(&value), "the HPA would not want 8: {value}");
-                if looks % 10 == 0 && nodes(http).await >= AGENTS {
+                if looks % 10 == 0 && nodes(http).await >= count {
                     return again;
                 }
             }
-            assert!(killed.elapsed() < Duration::from_secs(90), "not all are back");
+            assert!(killed.elapsed() < Duration::from_secs(120), "not all are back");
             sleep(Duration::from_millis(100)).await;
         }
     };
     let _again = asking.await;
-    let mut seconds = vec![0; 100];
+    println!("{count} agents are back after {:?}", killed.elapsed());
+    let mut seconds = vec![0; 121];
     while let Ok(at) = tries.try_recv() {
-        seconds[usize::try_from(at.duration_since(killed).as_secs()).unwrap().min(99)] += 1;
+        seconds[usize::try_from(at.duration_since(killed).as_secs()).unwrap().min(120)] += 1;
     }
-    let most = seconds.iter().max().unwrap();
-    assert!(*most * 100 <= AGENTS * 15, "too many in one second: {seconds:?}");
-    drop((agents, relaying));
+    let (most, still) = (*seconds.iter().max().unwrap(), *standstill.borrow());
+    println!("at most {most} tries in a second, the machine stood still for {still:?} at most");
+    if count < ENOUGH_FOR_RATES || still > STANDSTILL {
+        println!("not judged by rates: too few agents, or a machine that stood still");
+    } else {
+        assert!(most * 100 <= count * 15, "too many in one second: {seconds:?}");
+    }
+    drop((agents, relaying, watching));
 }

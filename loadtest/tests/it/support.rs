@@ -84,17 +84,27 @@ impl Gateway {
     /// A gateway by `command`, which ends with `serve` and options, for KEDA, agents and HTTP at
     /// `addresses`; the folder's directory.yaml is its cluster.
     pub(crate) fn start_at(
-        [keda, uplink, http]: [SocketAddr; 3],
+        addresses: [SocketAddr; 3],
         name: &str,
         mut command: Command,
         folder: &TempDir,
     ) -> Self {
         let file = folder.path().join("directory.yaml");
+        command.args(["--directory", &format!("file:{}", file.display())]);
+        Self::listening_at(addresses, name, command, folder)
+    }
+
+    /// The same; `command` says where its cluster is known from.
+    pub(crate) fn listening_at(
+        [keda, uplink, http]: [SocketAddr; 3],
+        name: &str,
+        mut command: Command,
+        folder: &TempDir,
+    ) -> Self {
         command
             .args(["--http-listen", &http.to_string()])
             .args(["--keda-listen", &keda.to_string()])
-            .args(["--agent-listen", &uplink.to_string()])
-            .args(["--directory", &format!("file:{}", file.display())]);
+            .args(["--agent-listen", &uplink.to_string()]);
         Self { process: Process::start(name, command, folder), keda, uplink, http }
     }
 
@@ -106,6 +116,11 @@ impl Gateway {
     /// Whether it says that it is ready; an error if it cannot be asked.
     pub(crate) async fn is_ready(&self) -> std::io::Result<bool> {
         Ok(get(self.http, "/readyz").await?.starts_with("HTTP/1.1 200"))
+    }
+
+    /// One page, head and body.
+    pub(crate) async fn page(&self, path: &str) -> std::io::Result<String> {
+        get(self.http, path).await
     }
 
     /// The sum of all series of `metric`.
@@ -234,6 +249,18 @@ impl Process {
     pub(crate) fn log(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         format!("--- {}\n{text}", self.name)
+    }
+
+    /// The files it has open.
+    pub(crate) fn open_files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    /// Its resident memory in MiB.
+    pub(crate) fn memory_mib(&self) -> f64 {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches("kB").trim().parse::<f64>().unwrap() / 1_024.0
     }
 
     /// Sends a signal, such as `STOP` or `KILL`.

@@ -1,6 +1,6 @@
 //! What the workspace promises about itself: its folders, its direct dependencies, its arrows.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
@@ -121,4 +121,43 @@ fn our_crates_use_each_other_only_along_the_arrows() {
             assert!(!is_ours || allowed.contains(&used), "{name} must not use {used}");
         }
     }
+}
+
+/// Files that may name the wall clock: the one that reads it, what Kubernetes dates by it, and what
+/// shows a moment to people. Freshness, windows and deadlines are elsewhere, by the monotonic clock.
+const WALL_CLOCK: [&str; 4] = [
+    "gateway/src/directory/kube/pod.rs",
+    "gateway/src/directory/kube/watch.rs",
+    "gateway/src/explain.rs",
+    "shared/src/process.rs",
+];
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn the_wall_clock_is_named_in_few_places_and_decides_nothing() {
+    let root = metadata().workspace_root;
+    let mut files = Vec::new();
+    for name in SHIPPED {
+        sources(&root.join(name).join("src"), &mut files);
+    }
+    assert!(files.len() > 100, "{}", files.len());
+    let names_it = |file: &PathBuf| {
+        let text = std::fs::read_to_string(file).unwrap();
+        ["SystemTime", "UNIX_EPOCH", "OffsetDateTime", ".wall("].iter().any(|w| text.contains(w))
+    };
+    let found = files.iter().filter(|file| names_it(file));
+    let mut found: Vec<_> =
+        found.map(|file| file.strip_prefix(&root).unwrap().to_str().unwrap()).collect();
+    found.sort_unstable();
+    assert_eq!(found, WALL_CLOCK);
 }

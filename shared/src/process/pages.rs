@@ -1,7 +1,7 @@
 //! Serves pages over HTTP/1.
 //!
-//! Guarantees: a head must come whole within `HEAD_WITHIN` and be no larger than `MAX_HEAD`; a
-//! connection lasts `AGE`, and `LEAVE_WITHIN` longer if its client does not take an answer. At
+//! Guarantees: a head must come whole within `HEAD_WITHIN` and be no larger than `MAX_HEAD`; what
+//! is not is told to whoever serves, so that it can be counted. A connection lasts `AGE`, and `LEAVE_WITHIN` longer if its client does not take an answer. At
 //! shutdown idle connections are closed at once, answers under way are finished.
 
 use std::convert::Infallible;
@@ -25,11 +25,22 @@ const MAX_HEAD: usize = 16 << 10;
 const AGE: Duration = Duration::from_secs(300);
 const LEAVE_WITHIN: Duration = Duration::from_secs(10);
 
+/// Why a connection was closed on a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The head of its request was too large.
+    TooLarge,
+    /// The head of its request did not come whole in time.
+    TooSlow,
+}
+
 /// Serves `pages` on the connections of `incoming` until `shutdown`, and then until the last has
-/// ended. What comes with a connection is kept as long as it.
+/// ended. What comes with a connection is kept as long as it; `closed` hears of clients that do
+/// not keep to the bounds.
 pub async fn serve<IO, K, P, B>(
     incoming: impl Stream<Item = (IO, K)>,
     pages: P,
+    closed: impl Fn(Closed) + Clone + Send + 'static,
     shutdown: CancellationToken,
 ) where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -49,8 +60,11 @@ pub async fn serve<IO, K, P, B>(
                 next = incoming.next() => match next {
                     Some((io, kept)) => {
                         let (pages, shutdown) = (pages.clone(), shutdown.clone());
+                        let closed = closed.clone();
                         connections.spawn(async move {
-                            keep(io, pages, shutdown).await;
+                            if let Some(why) = keep(io, pages, shutdown).await {
+                                closed(why);
+                            }
                             drop(kept);
                         });
                     }
@@ -62,7 +76,7 @@ pub async fn serve<IO, K, P, B>(
     while connections.join_next().await.is_some() {}
 }
 
-async fn keep<IO, P, B>(io: IO, pages: P, shutdown: CancellationToken)
+async fn keep<IO, P, B>(io: IO, pages: P, shutdown: CancellationToken) -> Option<Closed>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     P: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone,
@@ -73,11 +87,19 @@ where
     let mut connection =
         pin!(builder.serve_connection(TokioIo::new(io), TowerToHyperService::new(pages)));
     tokio::select! {
-        // How it ended concerns its client only.
-        _ = &mut connection => return,
+        ended = &mut connection => return ended.err().and_then(|error| why(&error)),
         () = shutdown.cancelled() => {}
         () = sleep(AGE) => {}
     }
     connection.as_mut().graceful_shutdown();
     timeout(LEAVE_WITHIN, connection).await.ok();
+    None
+}
+
+/// Anything else that ends a connection concerns its client only.
+fn why(error: &hyper::Error) -> Option<Closed> {
+    if error.is_parse_too_large() {
+        return Some(Closed::TooLarge);
+    }
+    error.is_timeout().then_some(Closed::TooSlow)
 }
