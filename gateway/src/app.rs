@@ -39,12 +39,14 @@ use crate::directory::file::FileDirectory;
 use crate::directory::kube::KubeDirectory;
 use crate::fleet::Fleet;
 use crate::http::Pages;
+use crate::http::events::Events;
 use crate::http::metrics::Metrics;
 use crate::ingest::{self, Ingest};
 use crate::limit::guarded::Guarded;
 use crate::limit::{self, Connections, Door};
 use crate::port::Port;
 use crate::scaler::{self, Scaler};
+use crate::timeline::Timelines;
 use crate::trigger::profile::Profiles;
 use crate::vital::{Pace, Vitals};
 
@@ -191,6 +193,8 @@ impl App {
             .with_certificates(locks.certificates());
         metrics.add(|registry| contained.register(registry));
         metrics.add(|registry| limits.register(registry));
+        let (timelines, events) = (Arc::new(Timelines::default()), Arc::new(Events::default()));
+        metrics.add(|registry| timelines.register(registry));
         let vitals = Vitals::new(contained.clone(), self.clock);
         let (fleet, directory) = (self.fleet.clone(), self.answers.directory().clone());
         let (asks, clock) = (self.answers.asks(), self.clock);
@@ -200,6 +204,7 @@ impl App {
         let scaler = Scaler::new(self.answers.clone(), calls, shutdown.clone());
         let pages =
             Pages::new(self.answers.clone(), metrics.into(), vitals.clone(), shutdown.clone())
+                .with_live(timelines.clone(), events.clone())
                 .with_token(locks.http_token.clone());
         let (health, health_service) = tonic_health::server::health_reporter();
         set_health(&health, ServingStatus::NotServing).await;
@@ -217,6 +222,9 @@ impl App {
         watch("certificates and tokens", Pace::Nudged, locks.watch(stop()).boxed());
         watch("demand", Pace::Nudged, self.demands.run(stop()).boxed());
         watch("triggers asked for", Pace::Nudged, keep_asked(answers(), stop()).boxed());
+        watch("timeline", Pace::Nudged, timelines.clone().keep(answers(), stop()).boxed());
+        let live = events.keep(answers(), timelines, vitals.clone(), stop());
+        watch("events", Pace::Nudged, live.boxed());
         watch("fleet", Pace::Own, tidy(self.fleet, answers(), clock, stop()).boxed());
         let readiness = tell_health(answers(), vitals.clone(), health, stop());
         watch("readiness", Pace::Own, readiness.boxed());

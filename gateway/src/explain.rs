@@ -290,7 +290,7 @@ fn refused(
     }
 }
 
-fn metrics_of(trigger: &Trigger) -> String {
+pub(crate) fn metrics_of(trigger: &Trigger) -> String {
     trigger.parts.iter().map(|part| part.metric.name()).collect::<Vec<_>>().join(",")
 }
 
@@ -373,7 +373,7 @@ impl From<coverage::Coverage> for CoverageExplanation {
 }
 
 /// What the HPA would order; at zero replicas it does not act.
-fn wish(assessment: &Assessment) -> Option<HpaExplanation> {
+pub(crate) fn wish(assessment: &Assessment) -> Option<HpaExplanation> {
     let Assessment { object, trigger, observed, verdict, .. } = assessment;
     let Outcome::Value(value) = verdict.outcome else { return None };
     let replicas = hpa::Replicas {

@@ -6,12 +6,21 @@
 //! * `GET /metrics` – Prometheus text 0.0.4
 //! * `GET /api/v1/nodes`, `/api/v1/pods`, `/api/v1/workloads`
 //! * `GET /api/v1/scaledobjects/{namespace}/{name}/explain`
-//! * `GET /` – this list
+//! * `GET /api/v1/scaledobjects/{namespace}/{name}/timeline`
+//! * `GET /api/v1/events` – server-sent events
+//! * `GET /api` – this list
+//! * `GET /`, `/assets/…` – the dashboard
 
+/// The dashboard's files.
+mod dashboard;
+/// What the dashboard shows, live.
+pub mod events;
 /// The JSON of nodes, pods and workloads.
 pub mod listing;
 /// What is scraped.
 pub mod metrics;
+/// The JSON of a decision timeline.
+mod timeline;
 /// The bearer token that may be asked for.
 pub mod token;
 
@@ -31,7 +40,9 @@ use tower::ServiceBuilder;
 use crate::answer::{Answers, Refusal};
 use crate::explain::explain;
 use crate::reload::Reloaded;
+use crate::timeline::Timelines;
 use crate::vital::Vitals;
+use events::Events;
 use metrics::Metrics;
 use token::Token;
 
@@ -43,6 +54,8 @@ const MAX_AT_ONCE: usize = 64;
 pub struct Pages {
     answers: Arc<Answers>,
     metrics: Arc<Metrics>,
+    timelines: Arc<Timelines>,
+    events: Arc<Events>,
     token: Option<Arc<Reloaded<Token>>>,
     vitals: Vitals,
     shutdown: CancellationToken,
@@ -56,10 +69,18 @@ impl Pages {
         vitals: Vitals,
         shutdown: CancellationToken,
     ) -> Self {
-        Self { answers, metrics, vitals, token: None, shutdown }
+        let (timelines, events) = Default::default();
+        Self { answers, metrics, timelines, events, vitals, token: None, shutdown }
     }
 
-    /// The same, with a token that `/api` and `/` want; probes and metrics stay open.
+    /// The same, with these timelines and events.
+    #[must_use]
+    pub fn with_live(self, timelines: Arc<Timelines>, events: Arc<Events>) -> Self {
+        Self { timelines, events, ..self }
+    }
+
+    /// The same, with a token that `/api` wants; probes, metrics and the dashboard's files, which
+    /// hold nothing, stay open.
     #[must_use]
     pub fn with_token(self, token: Option<Arc<Reloaded<Token>>>) -> Self {
         Self { token, ..self }
@@ -76,8 +97,12 @@ impl Pages {
             .route("/api/v1/pods", get(Self::pods))
             .route("/api/v1/workloads", get(Self::workloads))
             .route("/api/v1/scaledobjects/{namespace}/{name}/explain", get(Self::explain))
-            .route("/", get(Self::index))
+            .route("/api/v1/scaledobjects/{namespace}/{name}/timeline", get(Self::timeline))
+            .route("/api/v1/events", get(Self::events))
+            .route("/api", get(dashboard::routes))
             .route_layer(check)
+            .route("/", get(dashboard::page))
+            .route("/assets/{name}", get(dashboard::asset))
             .route("/metrics", get(Self::metrics))
             .layer(limit)
             // Probes are answered however busy it is.
@@ -139,12 +164,21 @@ impl Pages {
         }
     }
 
-    async fn index() -> Response {
-        let page = concat!(
-            "keda-gpu-gateway\n\n",
-            "/readyz\n/healthz\n/metrics\n/api/v1/nodes\n/api/v1/pods\n/api/v1/workloads\n",
-            "/api/v1/scaledobjects/NAMESPACE/NAME/explain\n"
-        );
-        page.into_response()
+    async fn timeline(
+        State(pages): State<Self>,
+        Path((namespace, name)): Path<(String, String)>,
+    ) -> Response {
+        let clock = pages.answers.clock();
+        match timeline::timeline(&pages.timelines, clock, &namespace, &name) {
+            Some(timeline) => Json(timeline).into_response(),
+            None => {
+                let error = format!("no trigger of {namespace}/{name} has been looked at");
+                (StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response()
+            }
+        }
+    }
+
+    async fn events(State(pages): State<Self>) -> Response {
+        pages.events.answer(pages.shutdown.clone())
     }
 }
