@@ -18,6 +18,7 @@ use shared::reading::Reading;
 use shared::time::Timestamp;
 
 use self::attribution::{HeldDevices, attribution};
+pub(crate) use self::sentence::sentences;
 use crate::answer::{Answers, Assessment, Question, Refusal};
 use crate::directory::ScaledObject;
 use crate::directory::startup::{Span, Startup};

@@ -33,12 +33,13 @@ use axum::http::{StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
+use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceBuilder;
 
 use crate::answer::{Answers, Refusal};
-use crate::explain::explain;
+use crate::explain::{Explanation, explain, sentences};
 use crate::reload::Reloaded;
 use crate::timeline::Timelines;
 use crate::vital::Vitals;
@@ -59,6 +60,20 @@ pub struct Pages {
     token: Option<Arc<Reloaded<Token>>>,
     vitals: Vitals,
     shutdown: CancellationToken,
+}
+
+/// An explanation with what it says in words.
+#[derive(Serialize)]
+struct Explained {
+    sentences: Vec<String>,
+    #[serde(flatten)]
+    explanation: Explanation,
+}
+
+impl From<Explanation> for Explained {
+    fn from(explanation: Explanation) -> Self {
+        Self { sentences: sentences(&explanation), explanation }
+    }
 }
 
 impl Pages {
@@ -153,7 +168,7 @@ impl Pages {
         Path((namespace, name)): Path<(String, String)>,
     ) -> Response {
         match explain(&pages.answers, &namespace, &name) {
-            Ok(explanation) => Json(explanation).into_response(),
+            Ok(explanation) => Json(Explained::from(explanation)).into_response(),
             Err(refusal) => {
                 let status = match refusal {
                     Refusal::NotFound(_) => StatusCode::NOT_FOUND,
