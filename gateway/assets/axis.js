@@ -75,11 +75,11 @@ export function pieces(points, x, y) {
 /** Half an hour of the value, and what would have kept the replicas. */
 export function spark(entry) {
   const value = entry?.value ?? [];
-  if (!value.some((point) => point !== null)) return h("span", { class: "note" }, "not yet");
+  if (!value.some((point) => point !== null)) return h("span", { class: "note" }, "nothing yet");
   const [width, height] = [110, 26];
   const known = [...value, ...entry.hold].filter((point) => point !== null);
   const most = Math.max(...known, 1e-9);
-  const x = (at) => width - (value.length - 1 - at) * (width / 60) - 1;
+  const x = (at) => 1 + at * ((width - 2) / Math.max(value.length - 1, 1));
   const y = (point) => height - 2 - (point / most) * (height - 4);
   return svg("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `between ${number(Math.min(...value.filter((p) => p !== null)))} and ${number(Math.max(...value.filter((p) => p !== null)))}` },
     svg("path", { class: "hold", d: pieces(entry.hold, x, y) }), svg("path", { class: "value", d: pieces(value, x, y) }));

@@ -104,7 +104,8 @@ export class Chart {
     const y = (value) => top + lane.height - (value / most) * lane.height;
     const group = svg("g", {}, svg("rect", { class: "ground", x: LEFT, y: top, width: this.width - LEFT - RIGHT, height: lane.height }));
     const length = columns.value.length;
-    const box = (kind, [from, to], high, low) => svg("rect", { class: kind, x: this.x(from), width: Math.max(1.5, this.x(to) - this.x(from)), y: high, height: Math.max(0, low - high) });
+    // What is so at the newest moment does not reach into the time to come.
+    const box = (kind, [from, to], high, low) => svg("rect", { class: kind, x: this.x(from), width: Math.max(1.5, this.x(Math.min(to, length - 1)) - this.x(from)), y: high, height: Math.max(0, low - high) });
     const waits = (at) => (columns.unscheduled[at] ?? 0) > 0;
     const starts = (at) => !waits(at) && (columns.starting[at] ?? 0) > 0;
     if (lane.name === "Requests") {
@@ -150,7 +151,7 @@ export class Chart {
     let before = null;
     for (const entry of entries) {
       const [kind, mark] = entry.changed.includes("active") ? [entry.active ? "act" : "deact", entry.active ? "▲" : "▽"]
-        : entry.changed.includes("ordered") ? ["scale", (before?.replicas ?? 0) < (entry.replicas ?? 0) ? "⏶" : "⏷"] : [null];
+        : entry.changed.includes("ordered") ? ["scale", (before?.replicas ?? 0) < (entry.replicas ?? 0) ? "↑" : "↓"] : [null];
       before = entry;
       const x = this.x(this.place(Date.parse(entry.at)));
       if (!kind || x < LEFT) continue;
@@ -168,7 +169,7 @@ export class Chart {
     const area = (kind, text) => [svg("svg", { class: "swatch", viewBox: "0 0 22 10", "aria-hidden": "true" }, svg("rect", { class: kind, width: 22, height: 10 })), text];
     const lines = lanes.flatMap((lane) => lane.lines.map(([, kind, text]) => swatch(kind, text)));
     const items = [...lines, area("readyarea", "ready"), area("start", "pods starting"), area("place", "pods wait for a GPU or place"),
-      ["▲", "becomes active"], ["▽", "becomes idle"], ["⏶⏷", "replicas ordered"]];
+      ["▲ becomes active"], ["▽ becomes idle"], ["↑↓ replicas ordered"]];
     this.legend.replaceChildren(...items.map((item) => h("span", { class: "item" }, item)));
   }
 

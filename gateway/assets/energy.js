@@ -11,7 +11,7 @@ export function open(root) {
   root.append(h("h1", {}, "Energy and idle GPUs"), body);
   let isOpen = true;
   let last = "";
-  poll(5, () => isOpen, async () => {
+  poll(5, () => isOpen && last !== "null", async () => {
     try {
       const ledger = await json("/api/v1/ledger");
       const text = JSON.stringify(ledger);

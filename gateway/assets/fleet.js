@@ -156,7 +156,7 @@ class Fleet {
     if (this.legend.end === `${this.metric} ${end}`) return;
     this.legend.end = `${this.metric} ${end}`;
     const steps = Array.from({ length: 10 }, (_, step) => h("span", { class: `swatch h${step}` }));
-    const mark = (name, text, word) => [h("span", { class: `swatch ${name}` }, text), word];
+    const mark = (name, text, word) => [h("span", { class: "mark" }, h("span", { class: `swatch ${name}` }, text), ` ${word}`)];
     this.legend.replaceChildren(metricName(this.metric), " ", "0 ", h("span", { class: "steps", "aria-hidden": "true" }, steps), ` ${end}`,
       h("span", { class: "marks" }, ...mark("free h0", "", "free"), ...mark("throttled", "▲", "throttled"),
         ...mark("stale", "?", "stale"), ...mark("failed", "✕", "failed or lost"), ...mark("unread", "–", "not read")));

@@ -16,7 +16,7 @@ export function look(shape, tick, at, gpu) {
     state: STATES[tick.states[at]] ?? "ok",
     why: tick.why[at] ?? null,
     value,
-    isFree: gpu.holders.length === 0 && !gpu.reason && !gpu.isCut,
+    isFree: gpu.holders.length === 0 && !gpu.reason && !gpu.isCut && tick.states[at] === "o",
     isThrottled: throttled !== null && throttled >= THROTTLED_FROM,
     isClaimedTwice: tick.conflicts.includes(gpu.uuid),
   };
@@ -88,10 +88,10 @@ export class Heat {
       node.gpus.forEach((gpu, column) => {
         gpu.isCut = cut.has(gpu.uuid);
         const value = h("span", { class: "v" });
-        const nobody = gpu.isCut ? "cut into instances" : gpu.reason ? "not known" : "free";
+        const nobody = gpu.isCut ? "cut up" : gpu.reason ? "not known" : "free";
         const who = h("span", { class: "who" }, gpu.holders.map((holder) => holder.pod).join(", ") || nobody);
         const button = h("button", { type: "button", class: "gpu", tabindex: -1 }, value, who);
-        button.cell = { at, node, gpu, column, button, value, section };
+        button.cell = { at, node, gpu, column, button, value, section, who: nobody === "free" && !gpu.holders.length ? who : null };
         this.cells.push(button.cell);
         row.append(button);
         at += 1;
@@ -124,6 +124,7 @@ export class Heat {
       const mark = seen.isClaimedTwice ? "‼" : MARKS[seen.state];
       const short = metric.endsWith("_mib") && value !== null ? number(value / 1024) : number(value === null ? null : Math.round(value));
       setText(cell.value, mark ?? (seen.isThrottled ? `▲${short}` : short));
+      if (cell.who) setText(cell.who, seen.isFree ? "free" : "no holder");
       if (isSmall || cell.button === document.activeElement || cell.label === undefined) this.label(cell, seen, metric, value);
     }
   }

@@ -4,7 +4,8 @@ import { json, poll } from "./api.js";
 import { axis, order, states } from "./axis.js";
 import { Chart } from "./chart.js";
 import { empty, h, setText } from "./dom.js";
-import { clock, count, metricName, number, span, withUnit } from "./format.js";
+import { clock, count, metricName, number, reading, span, withUnit } from "./format.js";
+import { look } from "./heat.js";
 import { limit } from "./limit.js";
 import { state } from "./live.js";
 
@@ -110,7 +111,7 @@ class Workload {
     this.verdict.replaceChildren(h("p", { class: `lead ${kind}` }, held), facts(trigger, now, unit), ...sentences, warnings.length ? h("ul", { class: "plain" }, warnings) : "");
     const figure = axis(trigger, unit);
     this.picture.replaceChildren(...(figure ? [h("h2", {}, "The decision on one axis"), figure] : []));
-    this.pods.replaceChildren(h("h2", {}, "Pods and their GPUs"), podList(trigger, unit));
+    this.pods.replaceChildren(h("h2", {}, "Pods and their GPUs"), podList(trigger, unit, explanation.namespace));
   }
 
   list({ entries }) {
@@ -145,14 +146,38 @@ function facts(trigger, now, unit) {
   return h("dl", { class: "facts" }, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
+/** A device as the fleet calls it. */
+function named(uuid) {
+  for (const node of state.shape?.nodes ?? []) {
+    const gpu = node.gpus.find((other) => other.uuid === uuid);
+    if (gpu) return `GPU ${gpu.index} on ${node.name}`;
+  }
+  return uuid;
+}
+
+/** The GPUs that a pod holds, with what they do; for triggers that read its engine instead. */
+function held(namespace, pod) {
+  const { shape, tick } = state;
+  if (!shape || !tick) return [];
+  let at = -1;
+  return shape.nodes.flatMap((node) => node.gpus.flatMap((gpu) => {
+    at += 1;
+    if (!gpu.holders.some((holder) => holder.ns === namespace && holder.pod === pod)) return [];
+    const { value, isThrottled, state: condition } = look(shape, tick, at, gpu);
+    const marks = [isThrottled ? "▲ throttled" : null, condition === "ok" ? null : condition].filter(Boolean).join(", ");
+    return [h("li", {}, h("span", { title: gpu.uuid }, `GPU ${gpu.index} on ${node.name}`), ` ${reading("gpu_utilization", value("gpu_utilization"))} busy`,
+      marks ? h("span", { class: "warn" }, ` ${marks}`) : null)];
+  }));
+}
+
 const MARKS = { reporting: "■", starting: "◩", missing: "✕", stuck: "!", unsupported: "✕" };
 
-function podList(trigger, unit) {
+function podList(trigger, unit, namespace) {
   if (trigger.pods.length === 0) {
     return h("p", { class: "note" }, trigger.replicas === 0 ? "Scaled to zero: there is no pod." : "No pod exists yet.");
   }
   const most = Math.max(trigger.target ?? 0, ...trigger.pods.map((pod) => pod.reading ?? 0), ...trigger.pods.flatMap((pod) => pod.devices.map((device) => device.reading ?? 0))) || 1;
-  return h("ul", { class: "cards" }, trigger.pods.map((pod) => card(pod, trigger, unit, most)));
+  return h("ul", { class: "cards" }, trigger.pods.map((pod) => card(pod, trigger, unit, most, namespace)));
 }
 
 function bar(reading, target, most) {
@@ -163,20 +188,21 @@ function bar(reading, target, most) {
   return meter;
 }
 
-function card(pod, trigger, unit, most) {
+function card(pod, trigger, unit, most, namespace) {
   const isWaiting = pod.state !== "reporting" && /^waiting/.test(pod.why ?? "");
   const kind = isWaiting ? "waiting" : pod.state;
   const devices = pod.devices.map((device) => h("li", {},
-    h("span", { class: "mono" }, device.uuid ?? "its inference engine"), " ",
+    h("span", { title: device.uuid ?? "" }, device.uuid ? named(device.uuid) : "inference engine"), " ",
     device.reading === null ? h("span", { class: "warn" }, device.state) : [bar(device.reading, trigger.target ?? 0, most), ` ${withUnit(device.reading, unit)}`],
     device.state !== "ok" && device.reading !== null ? h("span", { class: "warn" }, ` ${device.state}`) : null,
     device.estimated ? h("span", { class: "note" }, " estimate") : null,
     device.undeclared ? h("span", { class: "warn" }, " not given to it") : null));
+  const gpus = pod.devices.some((device) => device.uuid) ? [] : held(namespace, pod.name);
   return h("li", { class: `card ${kind}` },
     h("h3", {}, h("span", { class: `pod ${kind}`, "aria-hidden": "true" }, isWaiting ? "▢" : MARKS[pod.state] ?? ""), " ", h("bdi", {}, pod.name)),
     h("p", {}, `${isWaiting ? "waiting for a place" : pod.state}${pod.node ? ` on ${pod.node}` : ""}`, pod.reading === null ? "" : ` · ${withUnit(pod.reading, unit)}`),
     pod.why ? h("p", { class: isWaiting || pod.state === "missing" ? "warn" : "note" }, pod.why) : null,
-    devices.length ? h("ul", { class: "devices" }, devices) : null);
+    devices.length || gpus.length ? h("ul", { class: "devices" }, devices, gpus) : null);
 }
 
 const FACTS = {

@@ -8,7 +8,7 @@ import { state } from "./live.js";
 import { meter, pods, spark } from "./axis.js";
 
 export const title = "Workloads";
-const HEADS = ["Workload", "Active", "Value, to what keeps the replicas", "Replicas", "Requests", "30 min", "Energy", "What holds it back, and why"];
+const HEADS = ["Workload", "Active", "Value, to what keeps the replicas", "Replicas", "Requests", "Lately (at most 30 min)", "Energy", "What holds it back, and why"];
 const RANK = { bad: 0, warn: 1, note: 2, good: 3 };
 
 export function open(root) {
@@ -32,7 +32,8 @@ class Workloads {
     this.scroll = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Workloads" }, this.table);
     this.none = h("div", {});
     root.append(h("h1", {}, "Workloads"), this.tools, this.none, this.scroll);
-    poll(10, () => this.isOpen, () => this.account());
+    this.hasLedger = true;
+    poll(10, () => this.isOpen && this.hasLedger, () => this.account());
   }
 
   close() {
@@ -40,7 +41,9 @@ class Workloads {
   }
 
   async account() {
-    const ledger = await json("/api/v1/ledger").catch(() => null);
+    const ledger = await json("/api/v1/ledger").catch(() => undefined);
+    if (ledger === undefined) return;
+    this.hasLedger = ledger !== null;
     this.ledger = new Map((ledger?.workloads ?? []).map((entry) => [`${entry.namespace}/${entry.kind}/${entry.name}`, entry]));
     this.idle = new Map();
     for (const entry of ledger?.idle ?? []) {

@@ -37,7 +37,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Rounds are at least this far apart where the directory keeps changing.
 const APART: Duration = Duration::from_millis(250);
 /// Looking takes at most one part in so many of one core's time.
-const SPARED: u32 = 20;
+const SPARED: u32 = 10;
 /// Lines of the log per round.
 const MAX_TOLD: usize = 20;
 

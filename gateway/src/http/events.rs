@@ -1,7 +1,7 @@
 //! `GET /api/v1/events`: the fleet and the triggers, live, as server-sent events.
 //!
 //! * `shape` – nodes, devices and holders, whenever they change; first of all
-//! * `spark` – half an hour of every trigger's value, every 30 s
+//! * `spark` – half an hour of every trigger's value, every 10 s
 //! * `tick` – readings and decisions, about once a second, in the order of the newest shape
 //!
 //! Guarantees: made once for all clients, and not at all while there is none; a client that reads
@@ -36,7 +36,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// How long a stream lasts: less than its connection may, so that it ends cleanly.
 const STAY: Duration = Duration::from_secs(240);
 /// Ticks between two sparks.
-const SPARK_EVERY: u64 = 30;
+const SPARK_EVERY: u64 = 10;
 
 /// One moment, ready to be sent.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! The looks at one trigger, in order → what changed, and an evenly spaced history.
 //!
 //! Guarantees: pure; bounded by `KEPT` changes and `SAMPLES` samples. A value that moves while
-//! nothing else does is no change. A span without looks is a gap in the history, not a line.
+//! nothing else does is no change. What was seen stands for at most `STANDS` samples more; a longer
+//! span without looks is a gap in the history, not a line.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,6 +17,9 @@ pub const KEPT: usize = 64;
 pub const SAMPLES: usize = 360;
 /// Time between two samples.
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(5);
+
+/// Samples for which a look stands where the next is late.
+pub const STANDS: usize = 6;
 
 /// The columns of the history, in their order.
 pub const COLUMNS: [&str; 13] = [
@@ -120,7 +124,8 @@ impl Record {
         let gap = if self.samples.is_empty() { 0 } else { slot - self.slot - 1 };
         let gap = usize::try_from(gap).unwrap_or(usize::MAX).min(SAMPLES);
         let unknown = [f32::NAN; COLUMNS.len()];
-        self.samples.extend(std::iter::repeat_n(unknown, gap));
+        let between = self.samples.back().copied().filter(|_| gap <= STANDS).unwrap_or(unknown);
+        self.samples.extend(std::iter::repeat_n(between, gap));
         self.samples.push_back(sampled(look));
         let surplus = self.samples.len().saturating_sub(SAMPLES);
         self.samples.drain(..surplus);
@@ -139,7 +144,7 @@ fn sampled(look: &Look) -> Sample {
         count(look.desired),
         count(look.replicas),
         count(look.ready),
-        of(|coverage| coverage.starting + coverage.absent),
+        of(|coverage| coverage.starting + coverage.absent - coverage.unscheduled),
         count(look.unscheduled),
         of(|coverage| coverage.missing + coverage.unsupported),
         look.active.map(|active| f64::from(u8::from(active))),
@@ -253,7 +258,10 @@ mod tests {
         let mut record = Record::default();
         for second in 0..4_000 {
             let desired = Some(u32::try_from(second % 7).unwrap());
-            record.note(Look { desired, ..look(f64::from(u16::try_from(second).unwrap())) }, at(second));
+            record.note(
+                Look { desired, ..look(f64::from(u16::try_from(second).unwrap())) },
+                at(second),
+            );
         }
         assert_eq!(record.entries().count(), KEPT);
         assert_eq!(record.entries().last().unwrap().at, at(3_999));
@@ -264,11 +272,16 @@ mod tests {
     #[test]
     fn a_span_without_looks_is_a_gap_and_a_clock_that_stands_still_adds_nothing() {
         let mut record = Record::default();
-        for second in [0, 1, 5, 5, 20, 19, 25] {
-            record.note(look(1.0), at(second));
+        for (value, second) in
+            [(1.0, 0), (1.0, 1), (2.0, 5), (3.0, 5), (4.0, 20), (5.0, 19), (6.0, 60)]
+        {
+            record.note(look(value), at(second));
         }
-        let known: Vec<_> = record.column(0).map(|value| value.is_some()).collect();
-        assert_eq!(known, [true, true, false, false, true, true]);
+        let known: Vec<_> = record.column(0).collect();
+        let mut right = vec![Some(1.0), Some(2.0), Some(2.0), Some(2.0), Some(4.0)];
+        right.extend([None; 7]);
+        right.push(Some(6.0));
+        assert_eq!(known, right, "a look stands for a while, not for 40 s");
         record.note(look(1.0), at(1_000_000));
         assert_eq!(record.column(0).filter(Option::is_some).count(), 1);
         assert_eq!(record.column(0).count(), SAMPLES);

@@ -19,8 +19,8 @@ use crate::http::timeline::LookEntry;
 use crate::timeline::Timelines;
 use crate::vital::Vitals;
 
-/// Samples between two points of a spark: one a half minute.
-const SPARK_STEP: usize = 6;
+/// Points of a spark at most.
+const SPARK_POINTS: usize = 60;
 
 #[derive(Serialize)]
 pub(super) struct Shape {
@@ -207,9 +207,10 @@ impl Tick {
         let mut rows = Vec::new();
         for node in nodes {
             let mut failed = 0;
-            let devices = node.view.iter().flat_map(|view| {
-                (0..view.inventory().devices.len()).map(move |at| (view, at))
-            });
+            let devices = node
+                .view
+                .iter()
+                .flat_map(|view| (0..view.inventory().devices.len()).map(move |at| (view, at)));
             for (view, at) in devices {
                 let (state, failure) = view.device_state(at, now);
                 self.states.push(state.chars().next().unwrap_or('u'));
@@ -223,8 +224,9 @@ impl Tick {
             self.failed.push(failed);
         }
         for metric in Metric::ALL.iter().filter(|metric| metric.scope() == Scope::Device) {
-            let reading =
-                |row: &Option<&crate::fleet::view::Row>| row.and_then(|r| r.readings.value(*metric));
+            let reading = |row: &Option<&crate::fleet::view::Row>| {
+                row.and_then(|r| r.readings.value(*metric))
+            };
             if rows.iter().any(|row| reading(row).is_some()) {
                 let tenths = |value: f64| (value * 10.0).round() / 10.0;
                 let column = rows.iter().map(|row| reading(row).map(tenths)).collect();
@@ -276,8 +278,10 @@ pub(super) fn spark(timelines: &Timelines) -> Vec<Spark> {
     let mut sparks = Vec::new();
     timelines.each(|key, record| {
         let thin = |column| {
-            let newest_first = record.column(column).rev().step_by(SPARK_STEP);
-            let mut points: Vec<_> = newest_first.collect();
+            let samples = record.column(column).count();
+            let newest_first = record.column(column).rev();
+            let step = samples.div_ceil(SPARK_POINTS).max(1);
+            let mut points: Vec<_> = newest_first.step_by(step).collect();
             points.reverse();
             points
         };
