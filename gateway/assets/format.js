@@ -23,6 +23,12 @@ export function withUnit(value, unit) {
   return unit ? `${number(value)} ${unit}` : number(value);
 }
 
+/** The unit that readings of a metric are shown in. */
+export function unitOf(metric) {
+  const unit = UNITS.get(metric) ?? "";
+  return unit === "MiB" ? "GiB" : unit;
+}
+
 /** A reading of a device in the unit of its metric; memory in GiB. */
 export function reading(metric, value) {
   const unit = UNITS.get(metric) ?? "";

@@ -1,7 +1,7 @@
 // Nodes × GPUs as buttons, coloured by a metric. Buttons are kept and only what changed is touched.
 
 import { h, setClass, setText } from "./dom.js";
-import { number, reading } from "./format.js";
+import { number, unitOf } from "./format.js";
 
 const STATES = { s: "stale", f: "failed", u: "unread" };
 const MARKS = { stale: "?", failed: "✕", unread: "–" };
@@ -83,15 +83,16 @@ export class Heat {
     const cut = new Set(shape.nodes.flatMap((node) => node.gpus.map((gpu) => gpu.parent)));
     const sections = shape.nodes.map((node) => {
       const age = h("span", { class: "age" });
-      const section = h("section", { class: "node" }, h("h3", { title: node.name }, h("bdi", {}, node.name), age));
+      const section = h("section", { class: "node" }, h("h2", { title: node.name }, h("bdi", {}, node.name), age));
       const row = h("div", { class: "gpus" });
       node.gpus.forEach((gpu, column) => {
         gpu.isCut = cut.has(gpu.uuid);
         const value = h("span", { class: "v" });
         const nobody = gpu.isCut ? "cut up" : gpu.reason ? "not known" : "free";
-        const who = h("span", { class: "who" }, gpu.holders.map((holder) => holder.pod).join(", ") || nobody);
-        const button = h("button", { type: "button", class: "gpu", tabindex: -1 }, value, who);
-        button.cell = { at, node, gpu, column, button, value, section, who: nobody === "free" && !gpu.holders.length ? who : null };
+        const who = h("span", { class: "who", "aria-hidden": "true" }, gpu.holders.map((holder) => holder.pod).join(", ") || nobody);
+        const more = h("span", { class: "hidden" });
+        const button = h("button", { type: "button", class: "gpu", tabindex: -1 }, value, more, who);
+        button.cell = { at, node, gpu, column, button, value, more, section, who: nobody === "free" && !gpu.holders.length ? who : null };
         this.cells.push(button.cell);
         row.append(button);
         at += 1;
@@ -124,19 +125,20 @@ export class Heat {
       const mark = seen.isClaimedTwice ? "‼" : MARKS[seen.state];
       const short = metric.endsWith("_mib") && value !== null ? number(value / 1024) : number(value === null ? null : Math.round(value));
       setText(cell.value, mark ?? (seen.isThrottled ? `▲${short}` : short));
+      const unit = mark || value === null ? "" : ` ${unitOf(metric)}`;
       if (cell.who) setText(cell.who, seen.isFree ? "free" : "no holder");
-      if (isSmall || cell.button === document.activeElement || cell.label === undefined) this.label(cell, seen, metric, value);
+      if (isSmall || cell.button === document.activeElement || !cell.more.firstChild) this.label(cell, seen, unit);
     }
   }
 
-  label(cell, seen, metric, value) {
+  /** What is said of a cell beside its number to those who do not see it. */
+  label(cell, seen, unit) {
     const holders = cell.gpu.holders.map((holder) => `${holder.ns}/${holder.pod}`).join(", ");
     const nobody = seen.isFree ? "free" : cell.gpu.isCut ? "cut into instances" : "holders not known";
     const who = holders ? `held by ${holders}` : nobody;
     const marks = [seen.state === "ok" ? null : seen.state, seen.isThrottled ? "throttled" : null,
       seen.isClaimedTwice ? "claimed by two nodes" : null].filter(Boolean).map((mark) => `, ${mark}`).join("");
-    const label = `${reading(metric, value)}, GPU ${cell.gpu.index} on ${cell.node.name}, ${who}${marks}`;
-    if (cell.label !== label) cell.button.setAttribute("aria-label", (cell.label = label));
+    setText(cell.more, `${unit}, GPU ${cell.gpu.index} on ${cell.node.name}, ${who}${marks}`);
   }
 
   /** Shows only nodes that `isWanted`, and in that order. */
