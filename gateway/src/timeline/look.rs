@@ -4,6 +4,7 @@
 //! and on what nodes said at its moment, and on nothing else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use shared::metric::Metric;
 use shared::reading::Readings;
@@ -107,16 +108,18 @@ impl Look {
             unscheduled: known.map(|seen| count(seen.pods.iter().filter(waits).count())),
             coverage: known.map(|_| verdict.coverage),
             figures: verdict.figures,
-            engines: workload
-                .map_or_else(Engines::default, |w| Engines::of(answers.fleet(), w, *now)),
+            engines: workload.map_or_else(Engines::default, |w| {
+                Engines::of(answers.fleet(), w, trigger.stale_after, *now)
+            }),
             gpus_free,
         }
     }
 }
 
 impl Engines {
-    /// What the engines of the ready pods of `workload` say at `now`.
-    pub fn of(fleet: &Fleet, workload: &Workload, now: Timestamp) -> Self {
+    /// What the engines of the ready pods of `workload` say at `now`; readings older than
+    /// `stale_after` and three of the agent's intervals say nothing.
+    pub fn of(fleet: &Fleet, workload: &Workload, stale_after: Duration, now: Timestamp) -> Self {
         let mut engines = Self::default();
         let (mut first_tokens, mut pods) = (0.0, 0.0);
         for pod in workload.pods.iter().filter(|pod| pod.exists() && pod.ready) {
@@ -127,8 +130,8 @@ impl Engines {
                 let row = pod.engine("").or_else(|| pod.engines().next().map(|(_, row)| row))?;
                 is_read = true;
                 let row = row?;
-                let is_fresh = now.since(row.taken_at) <= view.intervals.engines * 3;
-                is_fresh.then_some(row)
+                let fresh_for = stale_after.max(view.intervals.engines * 3);
+                (now.since(row.taken_at) <= fresh_for).then_some(row)
             });
             let Some(row) = newest.max_by_key(|row| row.taken_at) else {
                 engines.unread += u32::from(is_read);
