@@ -8,7 +8,7 @@ const SILENT_AFTER = 6_000;
 const HIDDEN_AFTER = 5_000;
 const LONGEST_WAIT = 8_000;
 
-/** What is known now. `link`: connecting, live, lost, denied or paused. */
+/** What is known now. `link`: connecting, live, again (a second try), lost, denied or paused. */
 export const state = { shape: null, tick: null, spark: null, link: "connecting", why: "", retryAt: 0 };
 
 const listeners = new Set();
@@ -47,10 +47,11 @@ async function read(signal) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
+    let timer;
     const silent = new Promise((_, fail) => {
-      wake.timer = setTimeout(() => fail(new Error("the gateway has fallen silent")), SILENT_AFTER);
+      timer = setTimeout(() => fail(new Error("the gateway has fallen silent")), SILENT_AFTER);
     });
-    const piece = await Promise.race([reader.read(), silent]).finally(() => clearTimeout(wake.timer));
+    const piece = await Promise.race([reader.read(), silent]).finally(() => clearTimeout(timer));
     if (piece.done) return;
     rest += piece.value;
     const events = rest.split("\n\n");
@@ -70,6 +71,7 @@ function rest(milliseconds) {
 /** Reads the stream for as long as the page is open. */
 export async function run() {
   let wait = 500;
+  let failures = 0;
   for (;;) {
     if (document.hidden) {
       link("paused");
@@ -90,7 +92,13 @@ export async function run() {
         continue;
       }
       if (document.hidden) continue;
-      wait = state.link === "live" ? 500 : Math.min(wait * 2, LONGEST_WAIT);
+      // A connection that has become old is closed; that is no news if the next one works.
+      failures = state.link === "live" ? 1 : failures + 1;
+      if (failures === 1) {
+        link("again");
+        continue;
+      }
+      wait = failures === 2 ? 500 : Math.min(wait * 2, LONGEST_WAIT);
       link("lost", error instanceof TypeError ? "the gateway cannot be reached" : error.message);
     }
     await rest(wait * (0.75 + Math.random() / 2));

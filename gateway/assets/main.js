@@ -28,7 +28,6 @@ function route() {
 }
 
 function open(isFirst) {
-  if (location.hash === "#content") return;
   const [name, parameters] = route();
   page?.close?.();
   content.replaceChildren();
@@ -72,6 +71,7 @@ function said() {
   const when = tick ? ` Showing ${clock(tick.at)}.` : "";
   if (link === "connecting") return ["wait", "Connecting …"];
   if (link === "denied") return ["bad", "Not allowed in."];
+  if (link === "again") return [status.className || "wait", status.textContent];
   if (link === "paused") return ["wait", "Paused while hidden."];
   if (link === "lost") return ["bad", `Connection lost: ${why}.${when} Trying again.`];
   const { gateway } = tick;
@@ -110,6 +110,10 @@ function theme(name) {
   button.onclick = () => theme(THEMES[(THEMES.indexOf(name) + 1) % THEMES.length]);
 }
 
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  content.focus();
+});
 theme(THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : "auto");
 addEventListener("hashchange", () => open(false));
 listen(refresh);

@@ -177,7 +177,7 @@ fn question<'a>(
 /// Tells the log of what moves replicas, and says whether it did.
 fn tell(key: &TriggerKey, entry: &Entry) -> bool {
     let Entry { changed, look, .. } = entry;
-    if !changed.iter().any(|fact| ["active", "desired", "status"].contains(fact)) {
+    if !changed.iter().any(|fact| ["active", "desired", "ordered", "status"].contains(fact)) {
         return false;
     }
     info!(

@@ -11,6 +11,18 @@ import { eventually, gpu } from "./stage.mjs";
 const NO_LEDGER = "/api/v1/ledger";
 const PAGES = ["fleet", "workloads", "workload/ai/chat", "workload/ai/fresh", "workload/ai/broken", "agents", "energy"];
 
+const FIGURES = { gpuSecondsHeld: 43_200, gpuSecondsBusy: 21_600, gpuSecondsNotHeld: 3_600, joules: 5_400_000, joulesDynamic: 4e6, joulesIdle: 1.4e6, cost: null, gramsCo2e: 42 };
+const LEDGER = {
+  sinceSeconds: 90_000,
+  workloads: [{ namespace: "ai", kind: "Deployment", name: "chat", ...FIGURES }],
+  namespaces: [{ namespace: "ai", ...FIGURES }],
+  nodes: [{ node: "n1", joules: 5_500_000, joulesAttributed: 5_400_000, joulesUnattributed: 100_000, gpuSecondsHeld: 43_200, gpuSecondsFree: 0 }],
+  idle: [
+    { namespace: "research", pod: "notebook-0", workload: null, node: "n1", uuid: "GPU-n1-2", model: "H100", idleSeconds: 7_200, memoryUsedMib: 61_440, lastRequestSecondsAgo: null },
+    { namespace: "ai", pod: "chat-1", workload: { kind: "Deployment", name: "chat" }, node: "n1", uuid: "GPU-n1-1", model: null, idleSeconds: 300, memoryUsedMib: null, lastRequestSecondsAgo: 310 },
+  ],
+};
+
 async function small(stage) {
   directory(stage);
   await stage.start();
@@ -83,6 +95,8 @@ export const tests = {
     await has(page, "ordered 2 → 4");
     await has(page, "Insufficient nvidia.com/gpu");
     await eventually("the waiting is in the chart", () => page.locator(".chart g rect.place").count());
+    const log = fs.readFileSync(stage.file("gateway.log"), "utf8");
+    assert.match(log, /INFO decision: decision changed scaled_object=ai\/chat .*desired=\d+ replicas=4 ready=2 unscheduled=2 .*reason=/);
   },
 
   async "no page has an accessibility fault, light or dark"(stage, browser) {
@@ -164,6 +178,22 @@ export const tests = {
     await stage.start();
     await isLive(page);
     await label(page, ["96 %", "GPU 0 on n1"]);
+  },
+
+  async "the ledger's figures have units, and what is not known is no zero"(stage, browser) {
+    await small(stage);
+    const page = await open(stage, browser, "fleet");
+    await page.route("**/api/v1/ledger", (route) => route.fulfill({ json: LEDGER }));
+    await page.goto(`${stage.url}/#/energy`);
+    await has(page, "1.5 kWh");
+    for (const text of ["research/notebook-0", "no workload", "2.0 h", "60 GiB", "not known", "ai/chat (Deployment)", "12 GPU-h", "42 g"]) await has(page, text);
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme });
+      assert.deepEqual(await browser.audit(page), []);
+    }
+    await page.goto(`${stage.url}/#/workloads`);
+    await has(page, "1 idle for");
+    assert.deepEqual(await browser.audit(page), []);
   },
 
   async "many tabs are served, and one that does not read delays nobody"(stage, browser) {
