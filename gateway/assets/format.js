@@ -38,7 +38,7 @@ export function reading(metric, value) {
 
 /** `gpu_utilization` → `GPU utilization`. */
 export function metricName(metric) {
-  const words = (metric ?? "").replaceAll("_", " ").replaceAll(",", ", ").replace(/ (mib|mhz|kbps|mbps|ms)$/, "");
+  const words = (metric ?? "").replaceAll("_", " ").replaceAll(",", ", ").replace(/ (percent|mib|mhz|kbps|mbps|ms)$/, "");
   const upper = words.replace(/\b(gpu|sm|pcie|kv)\b/g, (word) => word.toUpperCase());
   return upper.charAt(0).toUpperCase() + upper.slice(1);
 }

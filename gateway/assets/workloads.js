@@ -8,7 +8,7 @@ import { state } from "./live.js";
 import { meter, pods, spark } from "./axis.js";
 
 export const title = "Workloads";
-const HEADS = ["Workload", "Active", "Value, to what keeps the replicas", "Replicas", "Requests", "Lately (at most 30 min)", "Energy", "What holds it back, and why"];
+const HEADS = ["Workload", "Active", "Value against target", "Replicas", "Requests", "Last 30 min", "Energy", "What holds it back, and why"];
 const RANK = { bad: 0, warn: 1, note: 2, good: 3 };
 
 export function open(root) {

@@ -4,6 +4,8 @@
 //! turns readiness off and ends streams with OK, waits for calls in flight, and is over after
 //! `DRAIN` at the latest.
 
+/// The timeline and the dashboard's stream.
+mod live;
 /// What keeps the ports closed to those who may not come in.
 mod locks;
 
@@ -27,11 +29,12 @@ use tonic_health::server::HealthReporter;
 use tower::Layer as _;
 use tracing::{info, warn};
 
+use self::live::Live;
 use self::locks::Locks;
 use crate::accept::{self, Entrance};
 use crate::answer::Answers;
 use crate::config::{DirectorySource, KubeConfig, ServeConfig};
-use crate::contain::{self, Contain};
+use crate::contain::{self, Contain, Contained};
 use crate::demand::Demands;
 use crate::demand::place::{self, Rules};
 use crate::directory::Directory;
@@ -39,14 +42,12 @@ use crate::directory::file::FileDirectory;
 use crate::directory::kube::KubeDirectory;
 use crate::fleet::Fleet;
 use crate::http::Pages;
-use crate::http::events::Events;
 use crate::http::metrics::Metrics;
 use crate::ingest::{self, Ingest};
 use crate::limit::guarded::Guarded;
 use crate::limit::{self, Connections, Door};
 use crate::port::Port;
 use crate::scaler::{self, Scaler};
-use crate::timeline::Timelines;
 use crate::trigger::profile::Profiles;
 use crate::vital::{Pace, Vitals};
 
@@ -193,8 +194,7 @@ impl App {
             .with_certificates(locks.certificates());
         metrics.add(|registry| contained.register(registry));
         metrics.add(|registry| limits.register(registry));
-        let (timelines, events) = (Arc::new(Timelines::default()), Arc::new(Events::default()));
-        metrics.add(|registry| timelines.register(registry));
+        let live = Live::new(&mut metrics);
         let vitals = Vitals::new(contained.clone(), self.clock);
         let (fleet, directory) = (self.fleet.clone(), self.answers.directory().clone());
         let (asks, clock) = (self.answers.asks(), self.clock);
@@ -204,8 +204,8 @@ impl App {
         let scaler = Scaler::new(self.answers.clone(), calls, shutdown.clone());
         let pages =
             Pages::new(self.answers.clone(), metrics.into(), vitals.clone(), shutdown.clone())
-                .with_live(timelines.clone(), events.clone())
                 .with_token(locks.http_token.clone());
+        let pages = live.on(pages);
         let (health, health_service) = tonic_health::server::health_reporter();
         set_health(&health, ServingStatus::NotServing).await;
 
@@ -214,17 +214,12 @@ impl App {
         };
         let stop = || shutdown.clone();
         let answers = || self.answers.clone();
-        let own = match self.directory {
-            Source::File(_) => Pace::Own,
-            Source::Kube(_) => Pace::Nudged,
-        };
-        watch("directory", own, self.directory.watch(stop()).boxed());
+        watch("directory", self.directory.pace(), self.directory.watch(stop()).boxed());
         watch("certificates and tokens", Pace::Nudged, locks.watch(stop()).boxed());
         watch("demand", Pace::Nudged, self.demands.run(stop()).boxed());
         watch("triggers asked for", Pace::Nudged, keep_asked(answers(), stop()).boxed());
-        watch("timeline", Pace::Nudged, timelines.clone().keep(answers(), stop()).boxed());
-        let live = events.keep(answers(), timelines, vitals.clone(), stop());
-        watch("events", Pace::Nudged, live.boxed());
+        let live = live.keep(answers(), vitals.clone(), stop());
+        watch("timeline and events", Pace::Nudged, live.boxed());
         watch("fleet", Pace::Own, tidy(self.fleet, answers(), clock, stop()).boxed());
         let readiness = tell_health(answers(), vitals.clone(), health, stop());
         watch("readiness", Pace::Own, readiness.boxed());
@@ -242,11 +237,8 @@ impl App {
         };
         let keda = keda.serve(incoming(self.keda, many, keda_entrance), stop());
         let agents = agents.serve(incoming(self.agents, most, agent_entrance), stop());
-        let (pages, stopped) = (Contain::new("http", contained).layer(pages.router()), stop());
-        let admitted = limit::incoming(self.http, door("http", few)).map(move |admitted| {
-            (Guarded::new(admitted.stream, admitted.place, 1, &stopped), admitted.peer)
-        });
-        let http = pages::serve(admitted, pages, stop());
+        let pages = Contain::new("http", contained).layer(pages.router());
+        let http = http_port(self.http, door("http", few), pages, stop());
         async move {
             tokio::join!(keda, agents, http);
         }
@@ -279,6 +271,14 @@ impl Source {
                     KubeDirectory::connect(kubeconfig, namespaces, directory, profiles, clock);
                 kube.await.map(Self::Kube).context("--directory kube")
             }
+        }
+    }
+
+    /// A file is looked at every few moments; watches of the API server may wait without end.
+    fn pace(&self) -> Pace {
+        match self {
+            Self::File(_) => Pace::Own,
+            Self::Kube(_) => Pace::Nudged,
         }
     }
 
@@ -332,6 +332,20 @@ fn agent_port(ingest: Ingest, contain: Contain) -> Port {
         // Agents look up the replicas themselves and have a stream to each.
         age: None,
     }
+}
+
+/// Serves the pages until `shutdown`.
+fn http_port(
+    listener: TcpListener,
+    door: Door,
+    pages: Contained<axum::Router>,
+    shutdown: CancellationToken,
+) -> impl Future<Output = ()> {
+    let stopped = shutdown.clone();
+    let admitted = limit::incoming(listener, door).map(move |admitted| {
+        (Guarded::new(admitted.stream, admitted.place, 1, &stopped), admitted.peer)
+    });
+    pages::serve(admitted, pages, shutdown)
 }
 
 /// What the ports may hold, given what this process may have open.

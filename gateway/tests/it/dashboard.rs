@@ -35,13 +35,14 @@ async fn ask(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Respo
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let request = request.body(Empty::new()).unwrap();
-    soon(path, client.request(request)).await.unwrap()
+    let request = request.body(Empty::new()).expect("a request");
+    soon(path, client.request(request)).await.expect("the HTTP port answers")
 }
 
 async fn text(answer: Response<Incoming>) -> String {
-    let bytes = soon("the body", answer.into_body().collect()).await.unwrap().to_bytes();
-    String::from_utf8(bytes.to_vec()).unwrap()
+    let bytes =
+        soon("the body", answer.into_body().collect()).await.expect("a whole body").to_bytes();
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
 }
 
 /// One client of the live stream.
@@ -117,7 +118,7 @@ async fn a_browser_gets_the_page_and_anything_else_the_routes() {
 }
 
 fn is_locked(headers: &HeaderMap) {
-    let policy = headers["content-security-policy"].to_str().unwrap();
+    let policy = headers["content-security-policy"].to_str().expect("text");
     for rule in
         ["default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'"]
     {
@@ -265,7 +266,7 @@ async fn streams_end_at_shutdown() {
 // === Timeline ===
 
 fn entries(timeline: &Value) -> &Vec<Value> {
-    timeline["triggers"][0]["entries"].as_array().unwrap()
+    timeline["triggers"][0]["entries"].as_array().expect("entries")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
