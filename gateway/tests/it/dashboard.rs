@@ -26,7 +26,7 @@ scaledObjects:
   - namespace: ai
     name: vllm-so
     target: {kind: Deployment, name: vllm}
-    triggers: [{type: external-push, metadata: {scalerAddress: 'gpu-gateway.gpu:6000'}}]
+    triggers: [{type: external-push, metadata: {activationWindow: '0s'}}]
 ";
 
 async fn ask(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Response<Incoming> {
@@ -315,9 +315,16 @@ async fn the_timeline_tells_what_changed_why_and_with_which_inputs() {
     let columns = trigger["history"]["columns"].as_object().unwrap();
     let lengths: Vec<_> = columns.values().map(|c| c.as_array().unwrap().len()).collect();
     assert!(lengths.iter().all(|length| *length == lengths[0] && *length > 0), "{lengths:?}");
-    newest("the HPA wants one", &|entry| entry["desired"] == 1).await;
-    let changes = gateway.metric("gpu_gateway_trigger_changes_total", "scaledobject=\"vllm-so\"");
-    assert!(changes.await >= 3.0);
+    newest("it is idle", &|entry| entry["active"] == false && entry["desired"] == 1).await;
+    let labels = "scaledobject=\"vllm-so\"";
+    let activations =
+        async || gateway.metric("gpu_gateway_trigger_activations_total", labels).await;
+    assert_eq!(activations().await, 0.0, "it was active from the start: no edge");
+    agent.reads("u0", 50.0);
+    newest("it is active again", &|entry| entry["active"] == true).await;
+    assert_eq!(activations().await, 1.0);
+    let changes = gateway.metric("gpu_gateway_trigger_changes_total", labels).await;
+    assert!(changes >= 4.0, "{changes}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
