@@ -149,9 +149,13 @@ export class Chart {
   events(entries) {
     const group = svg("g", {});
     let before = null;
+    let wasActive = null;
     for (const entry of entries) {
-      const [kind, mark] = entry.changed.includes("active") ? [entry.active ? "act" : "deact", entry.active ? "▲" : "▽"]
-        : entry.changed.includes("ordered") ? ["scale", (before?.replicas ?? 0) < (entry.replicas ?? 0) ? "↑" : "↓"] : [null];
+      // What was not known before is no edge.
+      const isEdge = wasActive !== null && entry.active !== null && entry.active !== wasActive;
+      wasActive = entry.active ?? wasActive;
+      const [kind, mark] = isEdge ? [entry.active ? "act" : "deact", entry.active ? "▲" : "▽"]
+        : entry.changed.includes("ordered") ? ["scale", (before?.replicas ?? 0) < (entry.replicas ?? 0) ? "↑" : "↓"] : [null, ""];
       before = entry;
       const x = this.x(this.place(Date.parse(entry.at)));
       if (!kind || x < LEFT) continue;

@@ -1,7 +1,7 @@
 // The fleet: every GPU by node, coloured by a metric, and one of them in detail.
 
 import { empty, h, setText } from "./dom.js";
-import { count, metricName, number, reading, span } from "./format.js";
+import { count, metricName, number, reading, span, unitOf } from "./format.js";
 import { find, panel } from "./gpu.js";
 import { Heat, look, scaleOf } from "./heat.js";
 import { state } from "./live.js";
@@ -129,7 +129,7 @@ class Fleet {
     if (!metrics.includes(this.metric) && metrics.length) this.metric = metrics[0];
     const known = [...this.metrics.options].map((option) => option.value);
     if (known.join() !== metrics.join()) {
-      this.metrics.replaceChildren(...metrics.map((metric) => h("option", { value: metric }, metricName(metric))));
+      this.metrics.replaceChildren(...metrics.map((metric) => h("option", { value: metric }, `${metricName(metric)}, ${unitOf(metric)}`)));
     }
     this.metrics.value = this.metric;
   }

@@ -208,7 +208,11 @@ function card(pod, trigger, unit, most, namespace) {
 const FACTS = {
   first: () => "first look",
   status: (entry) => (entry.status === "OK" ? "value again" : `no value: ${entry.status}`),
-  active: (entry) => (entry.active === null ? "activity not known" : entry.active ? "▲ became active" : "▽ became idle"),
+  active: (entry, before) => {
+    if (entry.active === null) return "activity not known";
+    if (typeof before?.active !== "boolean") return entry.active ? "active" : "idle";
+    return entry.active ? "▲ became active" : "▽ became idle";
+  },
   desired: (entry, before) => (entry.desired === null ? "HPA: no wish" : `HPA wants ${before?.desired ?? "–"} → ${entry.desired}`),
   ordered: (entry, before) => `ordered ${before?.replicas ?? "–"} → ${entry.replicas ?? "–"}`,
   ready: (entry, before) => `ready ${before?.ready ?? "–"} → ${entry.ready ?? "–"}`,
