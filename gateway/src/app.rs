@@ -4,6 +4,8 @@
 //! turns readiness off and ends streams with OK, waits for calls in flight, and is over after
 //! `DRAIN` at the latest.
 
+/// The timeline and the dashboard's stream.
+mod live;
 /// What keeps the ports closed to those who may not come in.
 mod locks;
 /// The ports at work.
@@ -25,6 +27,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tracing::{info, warn};
 
+use self::live::Live;
 use self::locks::Locks;
 use self::ports::{Grpc, Ports};
 use crate::accept::Entrance;
@@ -175,6 +178,7 @@ impl App {
             .with_certificates(locks.certificates());
         metrics.add(|registry| contained.register(registry));
         metrics.add(|registry| limits.register(registry));
+        let live = Live::new(&mut metrics);
         let vitals = Vitals::new(contained.clone(), self.clock);
         let (fleet, directory) = (self.fleet.clone(), self.answers.directory().clone());
         let (asks, clock) = (self.answers.asks(), self.clock);
@@ -186,6 +190,7 @@ impl App {
             Pages::new(self.answers.clone(), metrics.into(), vitals.clone(), shutdown.clone())
                 .with_token(locks.http_token.clone())
                 .contained(contained.clone());
+        let pages = live.on(pages);
         let (health, health_service) = tonic_health::server::health_reporter();
         set_health(&health, ServingStatus::NotServing).await;
 
@@ -194,14 +199,12 @@ impl App {
         };
         let stop = || shutdown.clone();
         let answers = || self.answers.clone();
-        let own = match self.directory {
-            Source::File(_) => Pace::Own,
-            Source::Kube(_) => Pace::Nudged,
-        };
-        watch("directory", own, self.directory.watch(stop()).boxed());
+        watch("directory", self.directory.pace(), self.directory.watch(stop()).boxed());
         watch("certificates and tokens", Pace::Nudged, locks.watch(stop()).boxed());
         watch("demand", Pace::Nudged, self.demands.run(stop()).boxed());
         watch("triggers asked for", Pace::Nudged, keep_asked(answers(), stop()).boxed());
+        let live = live.keep(answers(), vitals.clone(), stop());
+        watch("timeline and events", Pace::Nudged, live.boxed());
         watch("fleet", Pace::Own, tidy(self.fleet, answers(), clock, stop()).boxed());
         let readiness = tell_health(answers(), vitals.clone(), health, stop());
         watch("readiness", Pace::Own, readiness.boxed());
@@ -255,6 +258,14 @@ impl Source {
                     KubeDirectory::connect(kubeconfig, namespaces, directory, profiles, clock);
                 kube.await.map(Self::Kube).context("--directory kube")
             }
+        }
+    }
+
+    /// A file is looked at every few moments; watches of the API server may wait without end.
+    fn pace(&self) -> Pace {
+        match self {
+            Self::File(_) => Pace::Own,
+            Self::Kube(_) => Pace::Nudged,
         }
     }
 

@@ -18,6 +18,7 @@ use shared::reading::Reading;
 use shared::time::Timestamp;
 
 use self::attribution::{HeldDevices, attribution};
+pub(crate) use self::sentence::sentences;
 use crate::answer::{Answers, Assessment, Question, Refusal};
 use crate::directory::ScaledObject;
 use crate::directory::startup::{Span, Startup};
@@ -290,7 +291,7 @@ fn refused(
     }
 }
 
-fn metrics_of(trigger: &Trigger) -> String {
+pub(crate) fn metrics_of(trigger: &Trigger) -> String {
     trigger.parts.iter().map(|part| part.metric.name()).collect::<Vec<_>>().join(",")
 }
 
@@ -373,7 +374,7 @@ impl From<coverage::Coverage> for CoverageExplanation {
 }
 
 /// What the HPA would order; at zero replicas it does not act.
-fn wish(assessment: &Assessment) -> Option<HpaExplanation> {
+pub(crate) fn wish(assessment: &Assessment) -> Option<HpaExplanation> {
     let Assessment { object, trigger, observed, verdict, .. } = assessment;
     let Outcome::Value(value) = verdict.outcome else { return None };
     let replicas = hpa::Replicas {

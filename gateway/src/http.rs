@@ -6,14 +6,23 @@
 //! * `GET /metrics` – Prometheus text 0.0.4
 //! * `GET /api/v1/nodes`, `/api/v1/pods`, `/api/v1/workloads`
 //! * `GET /api/v1/scaledobjects/{namespace}/{name}/explain`
-//! * `GET /` – this list
+//! * `GET /api/v1/scaledobjects/{namespace}/{name}/timeline`
+//! * `GET /api/v1/events` – server-sent events
+//! * `GET /api` – this list
+//! * `GET /`, `/assets/…` – the dashboard
 
+/// The dashboard's files.
+mod dashboard;
+/// What the dashboard shows, live.
+pub mod events;
 /// The JSON of nodes, pods and workloads.
 pub mod listing;
 /// What is scraped.
 pub mod metrics;
 /// How many series a scrape shows.
 pub mod series;
+/// The JSON of a decision timeline.
+mod timeline;
 /// The bearer token that may be asked for.
 pub mod token;
 
@@ -26,6 +35,7 @@ use axum::http::{StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
+use serde::Serialize;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceBuilder;
@@ -33,9 +43,11 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 
 use crate::answer::{Answers, Refusal};
 use crate::contain::{self, Over};
-use crate::explain::explain;
+use crate::explain::{Explanation, explain, sentences};
 use crate::reload::Reloaded;
+use crate::timeline::Timelines;
 use crate::vital::Vitals;
+use events::Events;
 use metrics::Metrics;
 use token::Token;
 
@@ -49,6 +61,8 @@ const MAX_AT_ONCE: usize = 64;
 pub struct Pages {
     answers: Arc<Answers>,
     metrics: Arc<Metrics>,
+    timelines: Arc<Timelines>,
+    events: Arc<Events>,
     token: Option<Arc<Reloaded<Token>>>,
     vitals: Vitals,
     contained: contain::Counts,
@@ -69,6 +83,20 @@ fn limited<S: Clone + Send + Sync + 'static>(
     pages.layer(ServiceBuilder::new().layer(overload).load_shed().layer(limit))
 }
 
+/// An explanation with what it says in words.
+#[derive(Serialize)]
+struct Explained {
+    sentences: Vec<String>,
+    #[serde(flatten)]
+    explanation: Explanation,
+}
+
+impl From<Explanation> for Explained {
+    fn from(explanation: Explanation) -> Self {
+        Self { sentences: sentences(&explanation), explanation }
+    }
+}
+
 impl Pages {
     /// Pages about `answers`.
     pub fn new(
@@ -77,8 +105,9 @@ impl Pages {
         vitals: Vitals,
         shutdown: CancellationToken,
     ) -> Self {
+        let (timelines, events) = Default::default();
         let contained = contain::Counts::default();
-        Self { answers, metrics, vitals, token: None, contained, shutdown }
+        Self { answers, metrics, timelines, events, vitals, token: None, contained, shutdown }
     }
 
     /// The same, with requests turned away counted in `contained`.
@@ -87,7 +116,14 @@ impl Pages {
         Self { contained, ..self }
     }
 
-    /// The same, with a token that `/api` and `/` want; probes and metrics stay open.
+    /// The same, with these timelines and events.
+    #[must_use]
+    pub fn with_live(self, timelines: Arc<Timelines>, events: Arc<Events>) -> Self {
+        Self { timelines, events, ..self }
+    }
+
+    /// The same, with a token that `/api` wants; probes, metrics and the dashboard's files, which
+    /// hold nothing, stay open.
     #[must_use]
     pub fn with_token(self, token: Option<Arc<Reloaded<Token>>>) -> Self {
         Self { token, ..self }
@@ -101,8 +137,12 @@ impl Pages {
             .route("/api/v1/pods", get(Self::pods))
             .route("/api/v1/workloads", get(Self::workloads))
             .route("/api/v1/scaledobjects/{namespace}/{name}/explain", get(Self::explain))
-            .route("/", get(Self::index))
+            .route("/api/v1/scaledobjects/{namespace}/{name}/timeline", get(Self::timeline))
+            .route("/api/v1/events", get(Self::events))
+            .route("/api", get(dashboard::routes))
             .route_layer(check)
+            .route("/", get(dashboard::page))
+            .route("/assets/{name}", get(dashboard::asset))
             .route("/metrics", get(Self::metrics));
         limited(pages, self.contained.clone())
             // Probes are answered however busy it is.
@@ -153,7 +193,7 @@ impl Pages {
         Path((namespace, name)): Path<(String, String)>,
     ) -> Response {
         match explain(&pages.answers, &namespace, &name) {
-            Ok(explanation) => Json(explanation).into_response(),
+            Ok(explanation) => Json(Explained::from(explanation)).into_response(),
             Err(refusal) => {
                 let status = match refusal {
                     Refusal::NotFound(_) => StatusCode::NOT_FOUND,
@@ -164,13 +204,22 @@ impl Pages {
         }
     }
 
-    async fn index() -> Response {
-        let page = concat!(
-            "keda-gpu-gateway\n\n",
-            "/readyz\n/healthz\n/metrics\n/api/v1/nodes\n/api/v1/pods\n/api/v1/workloads\n",
-            "/api/v1/scaledobjects/NAMESPACE/NAME/explain\n"
-        );
-        page.into_response()
+    async fn timeline(
+        State(pages): State<Self>,
+        Path((namespace, name)): Path<(String, String)>,
+    ) -> Response {
+        let clock = pages.answers.clock();
+        match timeline::timeline(&pages.timelines, clock, &namespace, &name) {
+            Some(timeline) => Json(timeline).into_response(),
+            None => {
+                let error = format!("no trigger of {namespace}/{name} has been looked at");
+                (StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response()
+            }
+        }
+    }
+
+    async fn events(State(pages): State<Self>) -> Response {
+        pages.events.answer(pages.shutdown.clone())
     }
 }
 

@@ -67,6 +67,9 @@ pub mod scaler;
 /// Why an answer is what it is.
 pub mod explain;
 
+/// What was decided lately, and why it changed.
+pub mod timeline;
+
 /// Probes, metrics and the API for people.
 pub mod http;
 

@@ -11,7 +11,7 @@ const NOT_ACTIVE: &str = " It is not active: unless another trigger is, KEDA tak
     after the cooldown where minReplicaCount is 0.";
 
 /// One sentence per trigger; of several, also which of them counts.
-pub(super) fn sentences(explanation: &Explanation) -> Vec<String> {
+pub(crate) fn sentences(explanation: &Explanation) -> Vec<String> {
     let Explanation { namespace, name, triggers, .. } = explanation;
     if triggers.is_empty() {
         return vec![format!(

@@ -31,6 +31,7 @@ use self::triggers::OfTriggers;
 use self::workloads::OfWorkloads;
 use crate::answer::Answers;
 use crate::demand::Demands;
+use crate::fleet::MAX_NODES;
 use crate::fleet::view::Row;
 use crate::http::series::{MAX_SERIES, bounded};
 use crate::ingest;

@@ -1,4 +1,4 @@
-//! `deploy/e2e/run` where it cannot run: it says so, and that is no failure.
+//! `deploy/e2e/run` and `deploy/check/browser` where they cannot run: they say so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,4 +27,18 @@ fn it_is_skipped_by_name_with_what_is_missing() {
     let half = skipped(&[("LAB", "lab"), ("LAB_BIN", "bin")]);
     assert!(half.contains(" lab/up, ") && half.contains(" bin/keda-operator, "), "{half}");
     assert_eq!(half.lines().count(), 1, "{half}");
+}
+
+#[test]
+fn the_browser_check_is_skipped_by_name_unless_it_is_required() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/check/browser");
+    let nothing = tempfile::tempdir().expect("a folder");
+    for (ci, code) in [("true", 0), ("required", 1)] {
+        let mut command = Command::new("/bin/bash");
+        command.arg(&script).env_clear().env("PATH", nothing.path()).env("CI", ci);
+        let output = command.output().expect("bash starts");
+        let said = String::from_utf8(output.stdout).expect("text");
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.starts_with("SKIPPED deploy/check/browser: missing chromium, node"), "{said}");
+    }
 }

@@ -189,7 +189,7 @@ async fn an_explanation_has_every_figure_of_the_decision() {
     let whole = gateway.json(path).await;
     assert_eq!(
         keys(&whole),
-        names("namespace name target directoryAgeSeconds startup gpusFree triggers")
+        names("sentences namespace name target directoryAgeSeconds startup gpusFree triggers")
     );
     assert_eq!(whole["namespace"], "ai");
     assert_eq!(whole["name"], "vllm-so");

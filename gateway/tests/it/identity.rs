@@ -470,7 +470,8 @@ async fn the_http_token_guards_the_api_and_leaves_probes_and_metrics_open() {
     let gateway =
         gateway_with(|config| config.identity.http_token = Some(file.clone())).await.unwrap();
     let guarded = [
-        "/",
+        "/api",
+        "/api/v1/events",
         "/api/v1/nodes",
         "/api/v1/pods",
         "/api/v1/workloads",
@@ -484,7 +485,7 @@ async fn the_http_token_guards_the_api_and_leaves_probes_and_metrics_open() {
         assert_eq!(get_with(&gateway, path, "Basic first-token-of-the-api").await, 401, "{path}");
         assert_eq!(get_with(&gateway, path, "Bearer first-token-of-the-api").await, 200, "{path}");
     }
-    for path in ["/healthz", "/metrics"] {
+    for path in ["/healthz", "/metrics", "/", "/assets/main.js"] {
         assert_eq!(get(gateway.http, path).await.0, 200, "{path}");
     }
     assert_ne!(get(gateway.http, "/readyz").await.0, 401);
@@ -504,7 +505,7 @@ async fn the_http_token_guards_the_api_and_leaves_probes_and_metrics_open() {
         if status == 200 { Ok(()) } else { Err(status) }
     })
     .await;
-    assert_eq!(get_with(&gateway, "/", "Bearer first-token-of-the-api").await, 401);
+    assert_eq!(get_with(&gateway, "/api", "Bearer first-token-of-the-api").await, 401);
 }
 
 #[tokio::test]

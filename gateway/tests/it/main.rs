@@ -4,6 +4,7 @@ mod api_server;
 mod attribution;
 mod briefs;
 mod check;
+mod dashboard;
 mod demand;
 mod demand_page;
 mod directory_file;
