@@ -6,6 +6,9 @@
 //! has no value but a `reading_failed`; what is unsupported is not there at all. Lines keep the
 //! order of the inventory.
 
+/// What devices used up, and what is the matter with them.
+mod condition;
+
 use std::fmt;
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, prometheus_text};
@@ -227,6 +230,7 @@ pub fn render(view: &View<'_>) -> String {
         readings(&mut registry, view, series);
     }
     failures(&mut registry, view);
+    condition::conditions(&mut registry, view);
     if let Some(counts) = view.kubelet {
         kubelet(&mut registry, counts);
     }

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::frame::{Device, Engine, HeldReading, Inventory};
+use shared::frame::{Device, DeviceSample, Engine, EngineSample, HeldReading, Inventory};
+use shared::health::{Energy, Throttle};
 use shared::identity::{PodKey, PodUid};
 use shared::metric::{Metric, MetricSet};
 use shared::reading::{Reading, Readings};
@@ -67,6 +68,10 @@ pub struct Row {
     pub readings: Readings,
     /// Readings known per holder.
     pub held: Vec<HeldReading>,
+    /// What the device has used so far.
+    pub energy: Option<Energy>,
+    /// Why its clock was held down, and for what percentage of the time.
+    pub throttled: Box<[(Throttle, f64)]>,
 }
 
 /// An inventory with what each pod holds of it.
@@ -285,6 +290,18 @@ impl<'a> PodView<'a> {
 }
 
 impl Row {
+    /// What a device said in a sample that came at `now`.
+    pub(super) fn of_device(sample: DeviceSample, now: Timestamp) -> Self {
+        let DeviceSample { age, readings, held, energy, throttled } = sample;
+        Self { taken_at: now - age, readings, held, energy, throttled }
+    }
+
+    /// What an engine said in a sample that came at `now`.
+    pub(super) fn of_engine(sample: EngineSample, now: Timestamp) -> Self {
+        let (taken_at, readings) = (now - sample.age, sample.readings);
+        Self { taken_at, readings, held: Vec::new(), energy: None, throttled: Box::default() }
+    }
+
     pub(super) fn failure(&self) -> Option<String> {
         self.readings.iter().find_map(|(metric, reading)| match reading {
             Reading::Failed(why) => Some(format!("{metric}: {why}")),

@@ -29,6 +29,7 @@ use shared::frame::{
     Device, DeviceSample, Engine, EngineSample, HeldReading, Holder, HolderSource, Inventory, Mig,
     Sample,
 };
+use shared::health::{Energy, Throttle};
 use shared::identity::PodKey;
 use shared::metric::Metric;
 use shared::reading::{Reading, Readings};
@@ -431,6 +432,8 @@ pub(crate) struct Gpu {
     device: Device,
     readings: BTreeMap<Metric, Reading>,
     held: Vec<HeldReading>,
+    energy: Option<Energy>,
+    throttled: Box<[(Throttle, f64)]>,
 }
 
 /// A GPU that `pod` (`namespace/name`) has for itself, with this utilisation.
@@ -444,9 +447,12 @@ pub(crate) fn gpu(uuid: &str, pod: &str, utilization: f64) -> Gpu {
             mig: None,
             holders: Vec::new(),
             reason: None,
+            health: None,
         },
         readings: BTreeMap::new(),
         held: Vec::new(),
+        energy: None,
+        throttled: Box::default(),
     };
     free.held_by(pod, 1.0).reads(Metric::GpuUtilization, utilization)
 }
@@ -585,6 +591,8 @@ impl Node {
                 age: Duration::ZERO,
                 readings: readings(&gpu.readings),
                 held: gpu.held.clone(),
+                energy: gpu.energy,
+                throttled: gpu.throttled.clone(),
             })
         });
         let engines = self
