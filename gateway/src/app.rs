@@ -41,6 +41,7 @@ use crate::fleet::Fleet;
 use crate::http::Pages;
 use crate::http::metrics::Metrics;
 use crate::ingest::{self, Ingest};
+use crate::ledger::books::Books;
 use crate::limit::guarded::Guarded;
 use crate::limit::{self, Connections, Door};
 use crate::port::Port;
@@ -118,6 +119,9 @@ impl App {
         let demands = Arc::new(Demands::new(demand_rules(&config), clock));
         let mut answers =
             Answers::new(directory, fleet.clone(), profiles, clock).with_demands(demands.clone());
+        let (of_fleet, of_directory) = (fleet.clone(), answers.directory().clone());
+        let books = Books::new(config.tariff.clone(), of_fleet, of_directory, clock);
+        answers = answers.with_books(books.into());
         if config.directory == DirectorySource::Kube {
             answers = answers.with_max_age(config.kube.max_age);
         }
@@ -218,6 +222,7 @@ impl App {
         watch("demand", Pace::Nudged, self.demands.run(stop()).boxed());
         watch("triggers asked for", Pace::Nudged, keep_asked(answers(), stop()).boxed());
         watch("fleet", Pace::Own, tidy(self.fleet, answers(), clock, stop()).boxed());
+        watch("ledger", Pace::Own, self.answers.books().clone().keep(stop()).boxed());
         let readiness = tell_health(answers(), vitals.clone(), health, stop());
         watch("readiness", Pace::Own, readiness.boxed());
 

@@ -6,8 +6,10 @@
 //! * `GET /metrics` – Prometheus text 0.0.4
 //! * `GET /api/v1/nodes`, `/api/v1/pods`, `/api/v1/workloads`
 //! * `GET /api/v1/scaledobjects/{namespace}/{name}/explain`
+//! * `GET /api/v1/ledger`
 //! * `GET /` – this list
 
+mod ledger;
 /// The JSON of nodes, pods and workloads.
 pub mod listing;
 /// What is scraped.
@@ -76,6 +78,7 @@ impl Pages {
             .route("/api/v1/pods", get(Self::pods))
             .route("/api/v1/workloads", get(Self::workloads))
             .route("/api/v1/scaledobjects/{namespace}/{name}/explain", get(Self::explain))
+            .route("/api/v1/ledger", get(Self::ledger))
             .route("/", get(Self::index))
             .route_layer(check)
             .route("/metrics", get(Self::metrics))
@@ -143,7 +146,7 @@ impl Pages {
         let page = concat!(
             "keda-gpu-gateway\n\n",
             "/readyz\n/healthz\n/metrics\n/api/v1/nodes\n/api/v1/pods\n/api/v1/workloads\n",
-            "/api/v1/scaledobjects/NAMESPACE/NAME/explain\n"
+            "/api/v1/scaledobjects/NAMESPACE/NAME/explain\n/api/v1/ledger\n"
         );
         page.into_response()
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::frame::{Device, DeviceSample, Engine, EngineSample, HeldReading, Inventory};
-use shared::health::{Energy, Throttle};
+use shared::health::{Energy, Health, Throttle};
 use shared::identity::{PodKey, PodUid};
 use shared::metric::{Metric, MetricSet};
 use shared::reading::{Reading, Readings};
@@ -207,7 +207,10 @@ impl NodeView {
     pub fn device_state(&self, at: usize, now: Timestamp) -> (&'static str, Option<String>) {
         let Some(row) = self.row(at) else { return ("unread", None) };
         let failure = row.failure();
-        let state = if failure.is_some() {
+        let is_lost = |health: &Health| health.lost;
+        let state = if self.inventory().devices[at].health.as_deref().is_some_and(is_lost) {
+            "lost"
+        } else if failure.is_some() {
             "failed"
         } else if now.since(row.taken_at) > self.intervals.samples * 3 {
             "stale"
@@ -268,6 +271,11 @@ impl<'a> PodView<'a> {
     /// the node reads these: `Some(None)` before the first.
     pub fn engine(&self, labels: &str) -> Option<Option<&'a Row>> {
         self.engines().find(|(known, _)| *known == labels).map(|(_, row)| row)
+    }
+
+    /// All that was read of a device that the pod holds.
+    pub fn row(&self, claim: &Claim) -> Option<&'a Row> {
+        self.view.row(claim.device)
     }
 
     fn device_rows(&self) -> impl Iterator<Item = &'a Row> + use<'a> {

@@ -3,6 +3,11 @@
 //! Guarantees: sizes and ages are read at scrape time, never kept in step by hand; a node, device
 //! or trigger that is gone is gone from the next scrape; labels come from bounded sets.
 
+/// What is the matter with devices.
+mod health;
+/// What the ledger counted.
+mod ledger;
+
 use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, prometheus_text};
 use prometheus_client::metrics::family::Family;
@@ -134,6 +139,8 @@ impl Metrics {
     pub fn text(&self, answers: &Answers) -> String {
         let mut state = Registry::with_prefix("gpu_gateway");
         gateway(&mut state, answers);
+        ledger::ledger(&mut state, answers);
+        health::health(&mut state, answers);
         nodes(&mut state, answers);
         free_gpus(&mut state, answers);
         triggers(&mut state, answers);
