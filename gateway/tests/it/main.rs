@@ -16,6 +16,7 @@ mod ingest;
 mod kube;
 mod kube_owners;
 mod kube_watch;
+mod ledger;
 mod limits;
 mod pki;
 mod scaler;

@@ -29,7 +29,7 @@ use shared::frame::{
     Device, DeviceSample, Engine, EngineSample, HeldReading, Holder, HolderSource, Inventory, Mig,
     Sample,
 };
-use shared::health::{Energy, Throttle};
+use shared::health::{Energy, Health, Origin, Throttle};
 use shared::identity::PodKey;
 use shared::metric::Metric;
 use shared::reading::{Reading, Readings};
@@ -518,6 +518,24 @@ impl Gpu {
     /// A MIG instance cut from `parent`.
     pub(crate) fn cut_from(mut self, parent: &str, profile: &str) -> Self {
         self.device.mig = Some(Mig { parent: parent.into(), profile: profile.into() });
+        self
+    }
+
+    /// The same, with a counter that stands at so many joules.
+    pub(crate) fn used(mut self, joules: f64) -> Self {
+        self.energy = Some(Energy { joules, origin: Origin::Counter });
+        self
+    }
+
+    /// The same, held down for so many percent of the time.
+    pub(crate) fn throttled(mut self, by: Throttle, percent: f64) -> Self {
+        self.throttled = [(by, percent)].into();
+        self.reads(Metric::ThrottledPercent, percent)
+    }
+
+    /// The same, with that the matter with it.
+    pub(crate) fn ill(mut self, health: Health) -> Self {
+        self.device.health = Some(Box::new(health));
         self
     }
 
