@@ -35,6 +35,8 @@ pub(super) fn condition(fields: &mut Fields) -> Result<Condition, String> {
         Written::Number(joules) => {
             let energy = Energy::checked(joules, Origin::Counter).ok_or_else(|| {
                 let (place, most) = (fields.place(), Energy::MAX_JOULES);
+                let joules =
+                    if joules.abs() < most { joules.to_string() } else { format!("{joules:e}") };
                 format!("{place}: energy_joules {joules} is out of range (0 to {most:e} J)")
             })?;
             Some(energy)
