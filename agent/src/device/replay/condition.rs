@@ -115,9 +115,8 @@ fn count(fields: &mut Fields, key: &str) -> Result<Option<u64>, String> {
 fn recovery(fields: &mut Fields) -> Result<Option<RecoveryAction>, String> {
     let Some(name) = fields.text("recovery_action")? else { return Ok(None) };
     RecoveryAction::from_name(&name).map(Some).ok_or_else(|| {
-        let names = RecoveryAction::NAMES;
-        let meant = nearest(&name, names).unwrap_or(names[0]);
-        format!("{}: recovery_action is {name:?}; write {meant:?}", fields.place())
+        let names = RecoveryAction::NAMES.join(", ");
+        format!("{}: recovery_action is {name:?}; write one of {names}", fields.place())
     })
 }
 
