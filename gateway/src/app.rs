@@ -211,8 +211,7 @@ impl App {
         let watch = |name, pace, part| {
             tasks.spawn(vitals.clone().watch(name, pace, shutdown.clone(), part));
         };
-        let stop = || shutdown.clone();
-        let answers = || self.answers.clone();
+        let (stop, answers) = (|| shutdown.clone(), || self.answers.clone());
         let own = match self.directory {
             Source::File(_) => Pace::Own,
             Source::Kube(_) => Pace::Nudged,

@@ -75,7 +75,7 @@ fn source(folder: &Path) -> String {
 #[test]
 fn the_page_has_what_is_known_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = agent(&["snapshot", "-o", "prometheus", "--source", &source(folder.path())]);
+    let mut command = agent(["snapshot", "-o", "prometheus", "--source", &source(folder.path())]);
     let (page, _) = ended(0, &mut command);
     let has = |name: &str, labels: &[&str], value: &str| {
         page.lines().any(|line| {
@@ -106,7 +106,7 @@ fn the_page_has_what_is_known_and_nothing_else() {
         line.contains("GPU-plain") && ["lost", "xid", "ecc"].iter().any(|it| line.contains(it))
     }));
     // The line for scripts is read back as it was.
-    let mut command = agent(&["snapshot", "-o", "json", "--source", &source(folder.path())]);
+    let mut command = agent(["snapshot", "-o", "json", "--source", &source(folder.path())]);
     let again = parse(ended(0, &mut command).0.trim().as_bytes()).unwrap();
     let before = parse(line().as_bytes()).unwrap();
     for (again, before) in again.observation.devices.iter().zip(&before.observation.devices) {
@@ -118,7 +118,7 @@ fn the_page_has_what_is_known_and_nothing_else() {
 #[test]
 fn the_doctor_names_what_is_the_matter_with_a_device_that_is_read() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = agent(&["doctor", "--source", &source(folder.path())]);
+    let mut command = agent(["doctor", "--source", &source(folder.path())]);
     let output = command.output().unwrap();
     let report = String::from_utf8(output.stdout).unwrap();
     for words in [

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use shared::health::{Health, RecoveryAction, Throttle, XidCount};
 
 use crate::http::run;
-use crate::support::{Node, TestGateway, eventually, gpu};
+use crate::support::{Node, TestAgent, TestGateway, eventually, gpu};
 
 const DIRECTORY: &str = "
 workloads:
@@ -35,10 +35,13 @@ async fn counted(gateway: &TestGateway, rows: &str, key: &str, name: &str) -> Va
     .await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_ledger_has_its_shape_and_its_series_and_no_cell_is_a_formula() {
+/// What a pod may be called where an agent is not to be trusted.
+const HOSTILE: &str = "=cmd|' /C calc'!A1,\"x";
+
+/// A gateway that has counted energy of `ai/vllm-0` and of a pod with a name that is none.
+async fn counting() -> (TestGateway, TestAgent) {
     let gateway = priced().await;
-    let hostile = "=cmd|' /C calc'!A1,\"x";
+    let hostile = HOSTILE;
     let node = Node::new("n1")
         .with(gpu("u0", "ai/vllm-0", 40.0).used(1_000.0))
         .with(gpu("u1", &format!("ai/{hostile}"), 90.0).index(1).used(2_000.0));
@@ -59,6 +62,12 @@ async fn the_ledger_has_its_shape_and_its_series_and_no_cell_is_a_formula() {
         if known == 2 { Ok(()) } else { Err(ledger) }
     })
     .await;
+    (gateway, agent)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ledger_has_its_shape_and_its_series() {
+    let (gateway, _agent) = counting().await;
     let row = counted(&gateway, "workloads", "name", "vllm").await;
     assert_eq!((&row["namespace"], &row["kind"]), (&json!("ai"), &json!("Deployment")));
     for key in ["gpuSecondsHeld", "gpuSecondsBusy", "joulesDynamic", "cost", "gramsCo2e"] {
@@ -67,7 +76,7 @@ async fn the_ledger_has_its_shape_and_its_series_and_no_cell_is_a_formula() {
     assert_eq!(row["gpuSecondsNotHeld"], Value::Null);
     let cost = row["gpuSecondsHeld"].as_f64().expect("held") / 3_600.0 * 2.0;
     assert!((row["cost"].as_f64().expect("a cost") - cost).abs() < 1e-5, "{row}");
-    let pod = counted(&gateway, "workloads", "name", hostile).await;
+    let pod = counted(&gateway, "workloads", "name", HOSTILE).await;
     assert_eq!(pod["kind"], "Pod", "no known workload has it");
     let namespace = counted(&gateway, "namespaces", "namespace", "ai").await;
     let all = ["gpuSecondsHeld", "joules", "joulesIdle", "cost", "gramsCo2e"];
@@ -84,7 +93,11 @@ async fn the_ledger_has_its_shape_and_its_series_and_no_cell_is_a_formula() {
     ] {
         assert!(gateway.metric(&format!("gpu_gateway_{series}"), labels).await > 0.0, "{series}");
     }
+}
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_writes_tables_json_and_csv_of_which_no_cell_is_a_formula() {
+    let (gateway, _agent) = counting().await;
     let server = format!("http://{}", gateway.http);
     let (code, csv, log) = run(&["ledger", "--server", &server, "-o", "csv"]).await;
     assert_eq!(code, Some(0), "{log}");
