@@ -176,8 +176,6 @@ impl Ledger {
         node.doubtful += u64::from(step.is_doubtful);
         let mut attributed = 0.0;
         for (party, owner) in step.parties.iter().zip(owners).filter(|_| step.is_same) {
-            let (dynamic, idle) = step.energy_of(party, idle_watts);
-            attributed += dynamic + idle;
             let row = self.workloads.entry(owner.clone()).or_default();
             row.seen = now;
             row.figures.hold(party.fraction * step.seconds, price);
@@ -185,8 +183,9 @@ impl Ledger {
             if let Some(busy) = party.busy.filter(|_| step.is_close) {
                 row.figures.work(busy * step.seconds);
             }
-            if step.joules.is_some() {
+            if let Some((dynamic, idle)) = step.energy_of(party, idle_watts) {
                 row.figures.use_up(dynamic, idle);
+                attributed += dynamic + idle.unwrap_or(0.0);
             }
         }
         if step.is_same {

@@ -18,7 +18,7 @@ pub struct Figures {
     pub not_held: Option<f64>,
     /// Joules that its work cost.
     pub dynamic: Option<f64>,
-    /// Joules that its GPUs would have drawn idle.
+    /// Joules that its GPUs would have drawn idle; what they draw idle may not be known.
     pub idle: Option<f64>,
     /// Cost of what was held and has a price.
     pub cost: Option<f64>,
@@ -71,9 +71,9 @@ impl Figures {
     }
 
     /// Joules of its work and of its GPUs' being there.
-    pub fn use_up(&mut self, dynamic: f64, idle: f64) {
+    pub fn use_up(&mut self, dynamic: f64, idle: Option<f64>) {
         add(&mut self.dynamic, Some(dynamic));
-        add(&mut self.idle, Some(idle));
+        add(&mut self.idle, idle);
     }
 
     /// What it costs, where all of it has a price.

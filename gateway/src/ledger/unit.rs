@@ -54,12 +54,17 @@ pub(super) struct Step {
 
 impl Step {
     /// Joules of a pod: of its work, and of its part of the GPU's being there.
-    pub(super) fn energy_of(&self, party: &Party, idle_watts: Option<f64>) -> (f64, f64) {
-        let Some(joules) = self.joules else { return (0.0, 0.0) };
-        // Without it, all is said to be work: nobody's idle is invented.
-        let idle = (idle_watts.unwrap_or(0.0) * self.seconds).min(joules);
-        let dynamic = joules - idle;
-        (party.weight.map_or(0.0, |weight| dynamic * weight), idle * party.fraction)
+    pub(super) fn energy_of(
+        &self,
+        party: &Party,
+        idle_watts: Option<f64>,
+    ) -> Option<(f64, Option<f64>)> {
+        let joules = self.joules?;
+        // Where it is not known, all is said to be work: nobody's idle is invented.
+        let idle = idle_watts.map(|watts| (watts * self.seconds).min(joules));
+        let dynamic = joules - idle.unwrap_or(0.0);
+        let dynamic = party.weight.map_or(0.0, |weight| dynamic * weight);
+        Some((dynamic, idle.map(|idle| idle * party.fraction)))
     }
 
     /// How much of it nobody holds.
