@@ -66,6 +66,8 @@ pub struct Ledger {
     /// Rows that were folded into their namespaces' so far.
     folds: u64,
     last_look: Option<Timestamp>,
+    /// The look at which there was no room for another row.
+    full_at: Option<Timestamp>,
 }
 
 /// One node of one look.
@@ -101,8 +103,9 @@ impl Ledger {
         for (workload, (gpus, mut pods)) in holdings {
             pods.sort();
             pods.dedup();
-            let row = self.workloads.entry(workload).or_default();
-            row.per_pod = Some(gpus / pods.len().max(1) as f64);
+            if let Some(row) = self.workloads.get_mut(&workload) {
+                row.per_pod = Some(gpus / pods.len().max(1) as f64);
+            }
         }
         self.note_zeros(directory, now);
         self.forget(now);
@@ -146,7 +149,7 @@ impl Ledger {
             let held = holdings.entry(owner.clone()).or_default();
             held.0 += party.fraction;
             held.1.push(party.tenancy.pod.clone());
-            self.row(owner, now);
+            self.note(owner, now);
         }
         let unit = self.units.entry(device.uuid.clone()).or_insert_with(|| Unit::new(node, now));
         if !unit.is_of(node, now) {
@@ -176,15 +179,17 @@ impl Ledger {
         node.doubtful += u64::from(step.is_doubtful);
         let mut attributed = 0.0;
         for (party, owner) in step.parties.iter().zip(owners).filter(|_| step.is_same) {
-            let row = self.workloads.entry(owner.clone()).or_default();
-            row.seen = now;
-            row.figures.hold(party.fraction * step.seconds, price);
+            let figures = match self.workloads.get_mut(owner) {
+                Some(row) => &mut row.figures,
+                None => of_namespace(&mut self.folded, &owner.namespace),
+            };
+            figures.hold(party.fraction * step.seconds, price);
             node.held += party.fraction * step.seconds;
             if let Some(busy) = party.busy.filter(|_| step.is_close) {
-                row.figures.work(busy * step.seconds);
+                figures.work(busy * step.seconds);
             }
             if let Some((dynamic, idle)) = step.energy_of(party, idle_watts) {
-                row.figures.use_up(dynamic, idle);
+                figures.use_up(dynamic, idle);
                 attributed += dynamic + idle.unwrap_or(0.0);
             }
         }
@@ -196,15 +201,27 @@ impl Ledger {
         }
     }
 
-    /// The workload's row, which may be the first it has.
-    fn row(&mut self, workload: &WorkloadKey, now: Timestamp) {
-        if self.workloads.len() >= MAX_WORKLOADS && !self.workloads.contains_key(workload) {
+    /// Sees to it that the workload has a row, if there is room for one: without it, it is counted
+    /// for its namespace alone.
+    fn note(&mut self, workload: &WorkloadKey, now: Timestamp) {
+        if let Some(row) = self.workloads.get_mut(workload) {
+            row.seen = now;
+            return;
+        }
+        if self.workloads.len() >= MAX_WORKLOADS {
+            if self.full_at == Some(now) {
+                return;
+            }
             let oldest = self.workloads.iter().min_by_key(|(_, row)| row.seen);
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                self.fold(&oldest);
+            match oldest.filter(|(_, row)| now.since(row.seen) > unit::CLOSE) {
+                Some((oldest, _)) => self.fold(&oldest.clone()),
+                None => {
+                    self.full_at = Some(now);
+                    return;
+                }
             }
         }
-        self.workloads.entry(workload.clone()).or_default().seen = now;
+        self.workloads.insert(workload.clone(), Row { seen: now, ..Row::default() });
     }
 
     fn learn(&mut self, model: &Arc<str>, watts: f64) {
@@ -244,13 +261,7 @@ impl Ledger {
     fn fold(&mut self, workload: &WorkloadKey) {
         let Some(row) = self.workloads.remove(workload) else { return };
         self.folds += 1;
-        let is_full = self.folded.len() >= MAX_NAMESPACES;
-        let namespace = match is_full && !self.folded.contains_key(&workload.namespace) {
-            // No namespace is called nothing: all those that there was no room for.
-            true => "".into(),
-            false => workload.namespace.clone(),
-        };
-        self.folded.entry(namespace).or_default().add(&row.figures);
+        of_namespace(&mut self.folded, &workload.namespace).add(&row.figures);
     }
 
     /// Every workload that has a row.
@@ -281,6 +292,17 @@ impl Ledger {
     pub fn followed(&self) -> usize {
         self.units.len()
     }
+}
+
+/// What is counted for a namespace beside its workloads' rows.
+fn of_namespace<'a>(
+    folded: &'a mut BTreeMap<Arc<str>, Figures>,
+    namespace: &Arc<str>,
+) -> &'a mut Figures {
+    let is_full = folded.len() >= MAX_NAMESPACES && !folded.contains_key(namespace);
+    // No namespace is called nothing: all those that there was no room for.
+    let namespace = if is_full { "".into() } else { namespace.clone() };
+    folded.entry(namespace).or_default()
 }
 
 /// What a pod is counted for: the workload that is scaled, else the pod itself.

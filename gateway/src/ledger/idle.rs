@@ -54,7 +54,7 @@ impl Rest {
                 let seen = last_request(view, party, uid, now);
                 Self {
                     tenancy: party.tenancy.clone(),
-                    model: model(view, party),
+                    model: party.model.clone(),
                     since: is_idle.then(|| since.unwrap_or(taken_at)),
                     known_at: taken_at,
                     memory_mib: party.memory_mib,
@@ -70,12 +70,6 @@ impl Rest {
         let is_known = now.since(self.known_at) <= super::unit::CLOSE;
         (is_known && idle >= PAUSE).then_some(idle)
     }
-}
-
-fn model(view: &NodeView, party: &Party) -> Arc<str> {
-    let mut devices = view.inventory().devices.iter();
-    let device = devices.find(|device| device.uuid == party.tenancy.device);
-    device.map_or_else(|| "".into(), |device| device.name.clone())
 }
 
 /// When its engine last had a request, if it has one now.

@@ -4,6 +4,7 @@
 //! out, never spread; a part that is not known is `None`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use shared::frame::{Device, Holder};
 use shared::identity::{DeviceUuid, PodKey, PodUid};
@@ -41,6 +42,8 @@ pub struct Party {
     pub busy: Option<f64>,
     /// Device memory it has.
     pub memory_mib: Option<f64>,
+    /// Name of its device.
+    pub model: Arc<str>,
 }
 
 /// Who has which part of the GPU at `at` of the inventory, cut into the instances at `instances`;
@@ -127,6 +130,7 @@ fn of_device(view: &NodeView, at: usize, fraction: f64) -> Vec<Party> {
             load,
             busy: load.map(|load| load / 100.0 * fraction),
             memory_mib: memory(&device.holders, row, &places, is_sole),
+            model: device.name.clone(),
         }
     })
     .collect()

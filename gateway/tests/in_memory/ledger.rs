@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::fleet::Session;
-use gateway::ledger::Ledger;
 use gateway::ledger::report::{Counted, Report};
 use gateway::ledger::tariff::Tariff;
+use gateway::ledger::{Ledger, MAX_WORKLOADS};
 use proptest::prelude::*;
 use shared::frame::{
     Device, DeviceSample, Engine, EngineSample, HeldReading, Holder, HolderSource, Inventory, Mig,
@@ -389,6 +389,27 @@ fn rows_of_what_is_gone_become_their_namespaces_and_memory_is_bounded() {
     assert!(report.workloads.iter().all(|entry| &*entry.kind == "Pod"));
     near(Some(report.namespaces[0].counted.gpu_seconds_held), 12_000.0);
     near(report.namespaces[0].counted.joules, 1_200_000.0);
+}
+
+#[test]
+fn more_workloads_than_there_is_room_for_are_counted_for_their_namespace() {
+    let world = World::new();
+    let mut ledger = Ledger::default();
+    let agents: Vec<_> = (0..12).map(|node| world.agent(&format!("n{node}"))).collect();
+    for second in [0.0, 1.0, 2.0] {
+        for (node, agent) in agents.iter().enumerate() {
+            let name = |number| format!("{node}-{number}");
+            let gpus: Vec<_> = (0..1_000)
+                .map(|number| gpu(&name(number), 50.0, 100.0 * second, &[&name(number)]))
+                .collect();
+            push(agent, &gpus, at(second));
+        }
+        look(&mut ledger, &world, at(second));
+    }
+    let report = report(&ledger, &world, at(2.0));
+    assert_eq!(report.workloads.len(), MAX_WORKLOADS);
+    near(Some(report.namespaces[0].counted.gpu_seconds_held), 24_000.0);
+    near(report.namespaces[0].counted.joules, 2_400_000.0);
 }
 
 #[test]

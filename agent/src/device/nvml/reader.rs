@@ -166,8 +166,9 @@ pub(super) fn read_slowly(library: &Library, session: &Session, index: usize, pe
         {
             let mut lane = lane.lock();
             lane.slow = Some(slow);
-            // What could not be asked is as it was.
-            lane.wear = wear.or(lane.wear.take());
+            if let Some(wear) = wear {
+                lane.wear = Some(wear.after(lane.wear.take()));
+            }
         }
         if !session.sleep(period) {
             return;

@@ -48,6 +48,20 @@ impl Wear {
     }
 }
 
+impl Wear {
+    /// The same, with what was known before where nothing is known now: a GPU that is lost still
+    /// had its errors.
+    pub(super) fn after(self, before: Option<Self>) -> Self {
+        let before = before.unwrap_or_default();
+        Self {
+            ecc_uncorrected: self.ecc_uncorrected.or(before.ecc_uncorrected),
+            remap_pending: self.remap_pending.or(before.remap_pending),
+            remap_failed: self.remap_failed.or(before.remap_failed),
+            recovery: self.recovery.or(before.recovery),
+        }
+    }
+}
+
 fn recovery_action(device: &Device<'_>) -> Result<u32, NvmlError> {
     let field = device.field_values_for(&[RECOVERY_ACTION])?.pop().ok_or(NvmlError::NoData)?;
     match field?.value? {
