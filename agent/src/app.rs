@@ -31,6 +31,7 @@ use crate::config::RunConfig;
 use crate::config::alone::ReadConfig;
 use crate::config::owners::OwnerConfig;
 use crate::device::SourceSpec;
+use crate::device::meter::Meters;
 use crate::engine::scrape::Limits;
 use crate::engine::{DEFAULT_INTERVAL, Engines, Scraper};
 use crate::local;
@@ -214,6 +215,7 @@ fn collector(
         kubelet,
         processes,
         briefs,
+        meters: Meters::default(),
         handovers: Handovers::default(),
         notes: Vec::new(),
         interval: config.interval,

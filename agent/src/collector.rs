@@ -15,6 +15,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
+use crate::device::meter::Meters;
 use crate::device::{DeviceSource, Error};
 use crate::engine::Engines;
 use crate::frame::{Taken, assemble};
@@ -50,6 +51,8 @@ pub struct Collector {
     pub processes: Option<Procfs>,
     /// What the gateways say of this node.
     pub briefs: watch::Receiver<Option<Arc<Brief>>>,
+    /// What devices without an energy counter use.
+    pub meters: Meters,
     /// Devices that changed hands.
     pub handovers: Handovers,
     /// What the last tick had to say about the holders of each device.
@@ -147,6 +150,7 @@ impl Collector {
     pub fn take(&mut self, now: Timestamp, previous: Option<&Arc<Inventory>>) -> Taken {
         let (none, nobody) = (Declared::new(), Declaration::default());
         let mut observation = self.source.observe(now);
+        self.meters.fill(&mut observation, now);
         self.engines.add(&mut observation, now);
         let brief = self.briefs.borrow().clone();
         let unread = ProcessOwners::unread();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::frame::{Engine, HolderSource, Mig};
+use shared::health::{Energy, Health, Throttle};
 use shared::identity::{DeviceUuid, NodeName, PodKey, PodUid};
 use shared::metric::Metric;
 use shared::reading::Readings;
@@ -19,6 +20,8 @@ use tokio::sync::oneshot;
 pub(crate) mod fields;
 /// How a holder is written, in recordings and in holders files alike.
 pub(crate) mod holder;
+/// What devices without an energy counter use.
+pub mod meter;
 /// The node's own GPUs, through NVIDIA's management library.
 pub mod nvml;
 /// Recorded samples, also while they are still being recorded.
@@ -89,6 +92,19 @@ pub struct ObservedDevice {
     pub seat: Seat,
     /// The processes on it.
     pub processes: Processes,
+    /// What it used up, and what is the matter with it.
+    pub condition: Condition,
+}
+
+/// What a device used up, and what is the matter with it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Condition {
+    /// The energy it has used so far, where it counts it.
+    pub energy: Option<Energy>,
+    /// Why its clock was held down lately, and for what percentage of the time.
+    pub throttled: Box<[(Throttle, f64)]>,
+    /// What is the matter with it, where that is known.
+    pub health: Option<Box<Health>>,
 }
 
 /// A device's place in the machine, as far as known.

@@ -41,9 +41,12 @@ pub fn assemble(
             mig: device.mig,
             holders: owners.holders,
             reason: both(device.reason, owners.reason),
+            health: device.condition.health,
         });
         let (age, readings, held) = (device.age, device.readings, owners.held);
-        let read = (!owners.is_handed_over).then_some(DeviceSample { age, readings, held });
+        let (energy, throttled) = (device.condition.energy, device.condition.throttled);
+        let read = DeviceSample { age, readings, held, energy, throttled };
+        let read = (!owners.is_handed_over).then_some(read);
         sample.devices.push(read);
     }
     for engine in observation.engines {

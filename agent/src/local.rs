@@ -16,6 +16,7 @@ use crate::frame::Taken;
 /// What is shown of a frame.
 pub mod view;
 
+mod condition;
 /// One line of the replay format.
 pub mod json;
 /// Prometheus text.

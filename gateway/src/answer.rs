@@ -29,6 +29,8 @@ use crate::demand::place::Rules;
 use crate::directory::{Absent, Directory, ScaledKind, ScaledObject, Snapshot};
 use crate::engine::Asks;
 use crate::fleet::Fleet;
+use crate::ledger::books::Books;
+use crate::ledger::tariff::Tariff;
 use crate::trigger::observed::{DemandReading, Observed, TargetType};
 use crate::trigger::profile::Profiles;
 use crate::trigger::spec::{self, MetricSpec, Trigger};
@@ -47,6 +49,7 @@ const MAX_ASKED: usize = 16;
 
 /// Answers questions about triggers.
 pub struct Answers {
+    books: Arc<Books>,
     directory: Arc<Directory>,
     fleet: Arc<Fleet>,
     profiles: Arc<Profiles>,
@@ -193,7 +196,9 @@ impl Answers {
         profiles: Arc<Profiles>,
         clock: Clock,
     ) -> Self {
+        let (of_fleet, of_directory) = (fleet.clone(), directory.clone());
         Self {
+            books: Books::new(Tariff::default(), of_fleet, of_directory, clock).into(),
             directory,
             fleet,
             profiles,
@@ -211,6 +216,17 @@ impl Answers {
     #[must_use]
     pub fn with_max_age(self, max_age: Duration) -> Self {
         Self { max_age, ..self }
+    }
+
+    /// Shows `books`, which somebody else keeps.
+    #[must_use]
+    pub fn with_books(self, books: Arc<Books>) -> Self {
+        Self { books, ..self }
+    }
+
+    /// The ledger of this process.
+    pub fn books(&self) -> &Arc<Books> {
+        &self.books
     }
 
     /// Reads demand from `demands`; without it demand is never known.

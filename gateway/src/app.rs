@@ -43,6 +43,7 @@ use crate::fleet::Fleet;
 use crate::http::Pages;
 use crate::http::metrics::Metrics;
 use crate::ingest::{self, Ingest};
+use crate::ledger::books::Books;
 use crate::limit::{self, Connections};
 use crate::port::Port;
 use crate::scaler::{self, Scaler};
@@ -105,6 +106,9 @@ impl App {
         let demands = Arc::new(Demands::new(demand_rules(&config), clock));
         let mut answers =
             Answers::new(directory, fleet.clone(), profiles, clock).with_demands(demands.clone());
+        let (of_fleet, of_directory) = (fleet.clone(), answers.directory().clone());
+        let books = Books::new(config.tariff.clone(), of_fleet, of_directory, clock);
+        answers = answers.with_books(books.into());
         if config.directory == DirectorySource::Kube {
             answers = answers.with_max_age(config.kube.max_age);
         }
@@ -197,8 +201,7 @@ impl App {
         let watch = |name, pace, part| {
             tasks.spawn(vitals.clone().watch(name, pace, shutdown.clone(), part));
         };
-        let stop = || shutdown.clone();
-        let answers = || self.answers.clone();
+        let (stop, answers) = (|| shutdown.clone(), || self.answers.clone());
         watch("directory", self.directory.pace(), self.directory.watch(stop()).boxed());
         watch("certificates and tokens", Pace::Nudged, locks.watch(stop()).boxed());
         watch("demand", Pace::Nudged, self.demands.run(stop()).boxed());
@@ -206,6 +209,7 @@ impl App {
         let live = live.keep(answers(), vitals.clone(), stop());
         watch("timeline and events", Pace::Nudged, live.boxed());
         watch("fleet", Pace::Own, tidy(self.fleet, answers(), clock, stop()).boxed());
+        watch("ledger", Pace::Own, self.answers.books().clone().keep(stop()).boxed());
         let readiness = tell_health(answers(), vitals.clone(), health, stop());
         watch("readiness", Pace::Own, readiness.boxed());
 

@@ -1,4 +1,4 @@
-//! `gpu-gateway explain`: asks a gateway over HTTP.
+//! `gpu-gateway explain` and `ledger`: ask a gateway over HTTP.
 
 use anyhow::{Context as _, bail};
 use http_body_util::{BodyExt as _, Empty, Limited};
@@ -10,7 +10,7 @@ use hyper_util::rt::TokioExecutor;
 use std::path::Path;
 use std::time::Duration;
 
-/// Bytes an explanation may have.
+/// Bytes an answer may have.
 const MAX_BYTES: usize = 64 << 20;
 /// How long a gateway may take.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -25,7 +25,18 @@ pub async fn explanation(
     token: Option<&Path>,
     (namespace, name): (&str, &str),
 ) -> anyhow::Result<String> {
-    let path = format!("/api/v1/scaledobjects/{namespace}/{name}/explain");
+    get(server, token, &format!("/api/v1/scaledobjects/{namespace}/{name}/explain")).await
+}
+
+/// The ledger as JSON text, from the gateway at `server`, which may want the token in a file.
+///
+/// # Errors
+/// When the gateway cannot be reached or does not answer; the message says which.
+pub async fn ledger(server: &Uri, token: Option<&Path>) -> anyhow::Result<String> {
+    get(server, token, "/api/v1/ledger").await
+}
+
+async fn get(server: &Uri, token: Option<&Path>, path: &str) -> anyhow::Result<String> {
     let authority = server.authority().context("the server has no host")?.as_str();
     let uri = Uri::builder().scheme("http").authority(authority).path_and_query(path).build()?;
     let server = format!("http://{authority}");

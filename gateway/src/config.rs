@@ -2,6 +2,8 @@
 
 /// Flags about who may connect.
 pub mod identity;
+/// Flags about what GPUs cost.
+pub mod tariff;
 
 /// Every command and flag, as the reference lists them.
 #[cfg(test)]
@@ -17,7 +19,10 @@ use hyper::Uri;
 use shared::process::{BUILD, LogFormat};
 
 use self::identity::{IdentityArgs, IdentityConfig};
+use self::tariff::TariffArgs;
 use crate::check::RULES;
+use crate::ledger::render::By;
+use crate::ledger::tariff::Tariff;
 use crate::limit::Connections;
 use crate::trigger::number;
 use crate::trigger::spec::DemandEndpoint;
@@ -50,6 +55,8 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Say why a ScaledObject gets the answer it gets
     Explain(Explain),
+    /// Say who held which GPU for how long, and what energy that took
+    Ledger(Ledger),
     /// Say what is unsound in ScaledObjects and ScaledJobs, from their YAML alone
     Check(Check),
 }
@@ -131,6 +138,9 @@ pub struct Serve {
         value_parser = connection_age
     )]
     pub connection_age: Duration,
+    /// What GPUs cost.
+    #[command(flatten)]
+    pub tariff: TariffArgs,
 }
 
 /// Fewer than these leave no room for probes or for more than one peer.
@@ -173,6 +183,34 @@ pub struct Explain {
     /// `table` or `json`
     #[arg(short, long, default_value = "table")]
     pub output: Output,
+}
+
+/// Flags of `ledger`.
+#[derive(Debug, Args)]
+pub struct Ledger {
+    /// The gateway's HTTP port
+    #[arg(long, env = "GPU_GATEWAY_SERVER", default_value = "http://127.0.0.1:8080")]
+    pub server: ServerUrl,
+    /// The token of the gateway's HTTP port, if it wants one
+    #[arg(long, env = "GPU_GATEWAY_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// `table`, `csv` or `json`
+    #[arg(short, long, default_value = "table")]
+    pub output: LedgerOutput,
+    /// What the rows of the CSV are
+    #[arg(long, default_value = "workload")]
+    pub by: By,
+}
+
+/// How a ledger is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LedgerOutput {
+    /// For people
+    Table,
+    /// For spreadsheets
+    Csv,
+    /// For programs
+    Json,
 }
 
 /// Flags of `check`.
@@ -319,6 +357,8 @@ pub struct ServeConfig {
     pub connections: Connections,
     /// How old KEDA's connections get, give or take a fifth.
     pub connection_age: Duration,
+    /// What GPUs cost.
+    pub tariff: Tariff,
 }
 
 /// How the Kubernetes API is used.
@@ -353,6 +393,7 @@ impl ServeConfig {
             demand_allow: Vec::new(),
             connections: Connections::default(),
             connection_age: Duration::from_mins(30),
+            tariff: Tariff::default(),
         }
     }
 }
@@ -370,6 +411,7 @@ impl TryFrom<Serve> for ServeConfig {
             profiles,
             demand_allow,
             connection_age,
+            tariff,
             ..
         } = serve;
         if let Some(name) = serve.namespaces.iter().find(|name| !is_name(name)) {
@@ -397,6 +439,7 @@ impl TryFrom<Serve> for ServeConfig {
             demand_allow,
             connections,
             connection_age,
+            tariff: tariff.into(),
         })
     }
 }

@@ -8,6 +8,8 @@ mod attribution;
 mod sentence;
 /// The explanation as a table for people.
 pub mod table;
+/// GPUs whose clock is held down.
+mod throttle;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -305,6 +307,9 @@ fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
     let mut warnings = warnings(assessment, value_type);
     warnings.extend(attribution::conflict(&held, &answers.fleet().conflicts()));
     warnings.extend(attribution::warnings(&held, trigger.parts.iter().map(|part| part.metric)));
+    let metrics = trigger.parts.iter().map(|part| part.metric);
+    let throttled = workload.map(|it| throttle::warning(answers.fleet(), it, metrics, *now));
+    warnings.extend(throttled.flatten());
     TriggerExplanation {
         metric: Some(metrics_of(trigger)),
         metric_type: Some(observed.target_type.name().into()),

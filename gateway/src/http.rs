@@ -7,6 +7,7 @@
 //! * `GET /api/v1/nodes`, `/api/v1/pods`, `/api/v1/workloads`
 //! * `GET /api/v1/scaledobjects/{namespace}/{name}/explain`
 //! * `GET /api/v1/scaledobjects/{namespace}/{name}/timeline`
+//! * `GET /api/v1/ledger`
 //! * `GET /api/v1/events` – server-sent events
 //! * `GET /api` – this list
 //! * `GET /`, `/assets/…` – the dashboard
@@ -15,6 +16,7 @@
 mod dashboard;
 /// What the dashboard shows, live.
 pub mod events;
+mod ledger;
 /// The JSON of nodes, pods and workloads.
 pub mod listing;
 /// What is scraped.
@@ -138,6 +140,7 @@ impl Pages {
             .route("/api/v1/workloads", get(Self::workloads))
             .route("/api/v1/scaledobjects/{namespace}/{name}/explain", get(Self::explain))
             .route("/api/v1/scaledobjects/{namespace}/{name}/timeline", get(Self::timeline))
+            .route("/api/v1/ledger", get(Self::ledger))
             .route("/api/v1/events", get(Self::events))
             .route("/api", get(dashboard::routes))
             .route_layer(check)

@@ -31,6 +31,9 @@ pub mod fleet;
 /// What only Kubernetes knows: scaled objects, replicas ordered, pods and their readiness.
 pub mod directory;
 
+/// Who held which GPU for how long, and what energy that took.
+pub mod ledger;
+
 /// Which page of which pod shows its inference engine, for the agent of the pod's node.
 pub mod engine;
 
@@ -73,7 +76,7 @@ pub mod timeline;
 /// Probes, metrics and the API for people.
 pub mod http;
 
-/// `gpu-gateway explain`: asks a gateway over HTTP.
+/// `gpu-gateway explain` and `ledger`: ask a gateway over HTTP.
 pub mod client;
 
 /// `gpu-gateway check`: what is unsound in ScaledObjects, from their YAML alone.

@@ -8,7 +8,8 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 use gateway::app::App;
 use gateway::check::{self, Source};
-use gateway::config::{Check, Cli, Command, Output, ServeConfig};
+use gateway::config::{Check, Cli, Command, LedgerOutput, Output, ServeConfig};
+use gateway::ledger::render;
 use gateway::trigger::profile::Profiles;
 use gateway::{client, explain};
 use shared::process;
@@ -53,6 +54,15 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
                     let explanation: explain::Explanation = serde_json::from_str(&text)?;
                     print!("{}", explain::table::render(&explanation));
                 }
+            }
+        }
+        Command::Ledger(args) => {
+            let text = client::ledger(&args.server.0, args.token_file.as_deref()).await?;
+            let report = || serde_json::from_str(&text);
+            match args.output {
+                LedgerOutput::Json => println!("{text}"),
+                LedgerOutput::Csv => print!("{}", render::csv(&report()?, args.by)?),
+                LedgerOutput::Table => print!("{}", render::table(&report()?)),
             }
         }
         Command::Check(args) => return check(&args),

@@ -60,7 +60,7 @@ pub struct TriggerKey {
     pub metric: Arc<str>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfTrigger {
     namespace: String,
     scaledobject: String,
@@ -76,6 +76,14 @@ impl From<&TriggerKey> for OfTrigger {
             trigger: key.trigger,
             metric: key.metric.to_string(),
         }
+    }
+}
+
+#[cfg(test)]
+impl reference::Specimens for Timelines {
+    fn specimens(&self) {
+        self.activations.specimens();
+        self.changes.specimens();
     }
 }
 

@@ -13,11 +13,19 @@ use shared::frame::{
     Device, DeviceSample, Engine, EngineSample, HeldReading, Holder, HolderSource, Inventory, Mig,
     Sample,
 };
+use shared::health::Origin;
 use shared::identity::{DeviceUuid, PodKey};
 use shared::metric::Metric;
 use shared::reading::{Reading, Readings};
 
 use crate::uplink as wire;
+
+/// What a device used up, and what is the matter with it.
+mod health;
+
+use health::{
+    energy_from_wire, health_from_wire, health_to_wire, throttled_from_wire, throttled_to_wire,
+};
 
 /// Devices a node may report.
 pub const MAX_DEVICES: usize = 1_024;
@@ -183,6 +191,8 @@ impl Link {
                         age: Duration::from_millis(u64::from(device.age_ms)),
                         readings,
                         held: held_from_wire(&device.held, known, &mut refusals),
+                        energy: energy_from_wire(&device, &mut refusals),
+                        throttled: throttled_from_wire(&device.throttled, &mut refusals),
                     });
                 }
                 Err(why) => refuse(&mut refusals, || format!("sample of device {place}: {why}")),
@@ -277,6 +287,7 @@ fn device_from_wire(
         mig,
         holders,
         reason: reason_from_wire(&device.reason),
+        health: device.health.map(|health| Box::new(health_from_wire(health, refusals))),
     };
     Ok((device, places))
 }
@@ -416,6 +427,7 @@ fn device_to_wire(device: &Device) -> wire::Device {
         }),
         holders: device.holders.iter().map(holder_to_wire).collect(),
         reason: device.reason.as_deref().unwrap_or_default().to_owned(),
+        health: device.health.as_deref().map(health_to_wire),
     }
 }
 
@@ -459,6 +471,12 @@ pub fn sample_to_wire(generation: u64, sample: &Sample, since: Duration) -> wire
             values,
             failures,
             held: held.collect(),
+            energy_joules: device.energy.map(|energy| energy.joules),
+            energy_origin: match device.energy.map(|energy| energy.origin) {
+                Some(Origin::Integrated(agent)) => agent,
+                Some(Origin::Counter) | None => 0,
+            },
+            throttled: throttled_to_wire(&device.throttled),
         })
     });
     let engines = sample.engines.iter().enumerate().filter_map(|(place, engine)| {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::health::{Energy, Health, Throttle};
 use crate::identity::{DeviceUuid, PodKey, PodUid};
 use crate::metric::Metric;
 use crate::reading::Readings;
@@ -38,6 +39,8 @@ pub struct Device {
     pub holders: Vec<Holder>,
     /// Why its holders are not known, where there is something to say.
     pub reason: Option<Arc<str>>,
+    /// What is the matter with it, where that is known.
+    pub health: Option<Box<Health>>,
 }
 
 /// Where a MIG instance was cut from.
@@ -134,6 +137,10 @@ pub struct DeviceSample {
     pub readings: Readings,
     /// Readings that are known per holder; these win over the share.
     pub held: Vec<HeldReading>,
+    /// What it has used so far.
+    pub energy: Option<Energy>,
+    /// Why its clock was held down, and for what percentage of the time.
+    pub throttled: Box<[(Throttle, f64)]>,
 }
 
 /// A reading of one holder of a device.

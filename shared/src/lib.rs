@@ -16,6 +16,9 @@ pub mod time;
 /// One value of one metric: known, unsupported or failed; never a silent zero.
 pub mod reading;
 
+/// What a device used up so far, and what is the matter with it.
+pub mod health;
+
 /// Everything one node said at one tick.
 pub mod frame;
 

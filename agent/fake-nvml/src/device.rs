@@ -58,7 +58,10 @@ getters! {
     nvmlDeviceGetPowerUsage -> c_uint = |chosen| chosen.gpu().power;
     /// Millijoules since this library was loaded, in steps as of a real counter.
     nvmlDeviceGetTotalEnergyConsumption -> c_ulonglong =
-        |chosen| chosen.gpu().energy_rate.map(|milliwatts| (milliwatts * energy_ticks() / TICKS) as u64);
+        |chosen| {
+            let grown = |milliwatts| (milliwatts * energy_ticks() / TICKS) as u64;
+            chosen.gpu().energy.or(chosen.gpu().energy_rate.map(grown))
+        };
     /// Bits, under their old name.
     nvmlDeviceGetCurrentClocksThrottleReasons -> c_ulonglong = |chosen| chosen.gpu().throttle;
     /// Bits, under their new name.

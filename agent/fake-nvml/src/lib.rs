@@ -19,6 +19,8 @@ mod events;
 mod gate;
 /// GPM: the counters of Hopper and newer, also of MIG instances.
 mod gpm;
+/// What is the matter with a GPU.
+mod health;
 /// Functions on the library as a whole.
 mod library;
 /// MIG instances.

@@ -45,6 +45,14 @@ pub(crate) struct Gpu {
     pub(crate) power: Option<u32>,
     /// Milliwatts that the energy counter grows by.
     pub(crate) energy_rate: Option<f64>,
+    /// Millijoules that the energy counter stands at, instead of one that grows.
+    pub(crate) energy: Option<u64>,
+    /// Memory errors that could not be corrected: since the driver was loaded, and ever.
+    pub(crate) ecc: Option<[Option<u64>; 2]>,
+    /// Rows replaced for errors that could be corrected and could not, waiting, failed.
+    pub(crate) remapped_rows: Option<[u32; 4]>,
+    /// NVML's number for what the driver wants done.
+    pub(crate) recovery_action: Option<u32>,
     /// Megahertz, of every clock.
     pub(crate) clock: Option<u32>,
     /// Clock event reasons, a bit each.

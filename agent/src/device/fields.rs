@@ -111,6 +111,11 @@ impl Fields {
         }
     }
 
+    /// Whether something other than `null` is written at `key`.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.keys.get(key).is_some_and(|value| !value.is_null())
+    }
+
     /// Whatever is written at `key`.
     pub(crate) fn value(&mut self, key: &str) -> Option<Value> {
         self.keys.remove(key)

@@ -47,6 +47,7 @@ mod raw;
 mod read;
 mod reader;
 mod session;
+mod wear;
 
 use keeper::{Board, State};
 use lane::View;

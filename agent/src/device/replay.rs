@@ -14,6 +14,8 @@ use tracing::{info, warn};
 
 use super::{DeviceSource, Error, Observation};
 
+/// What a recording says of a device beside its readings.
+pub(crate) mod condition;
 /// A file that grows, shrinks or is replaced.
 mod follow;
 /// One line of a recording.

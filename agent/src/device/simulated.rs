@@ -8,13 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::frame::HolderSource;
+use shared::health::{Energy, Health, Origin, RecoveryAction};
 use shared::identity::{DeviceUuid, NodeName, PodKey};
 use shared::metric::Metric;
 use shared::process::file;
 use shared::reading::{Reading, Readings};
 use shared::time::Timestamp;
 
-use super::{DeviceSource, Error, Observation, ObservedDevice, ObservedHolder, Processes, Seat};
+use super::{
+    Condition, DeviceSource, Error, Observation, ObservedDevice, ObservedHolder, Processes, Seat,
+};
 
 /// What is simulated, as written after `sim:`.
 pub mod spec;
@@ -32,6 +35,7 @@ pub struct Simulated {
     noise: f64,
     model: &'static Model,
     start: Option<Timestamp>,
+    last: Option<Timestamp>,
 }
 
 /// What of a device never changes.
@@ -39,6 +43,8 @@ struct Virtual {
     uuid: DeviceUuid,
     seed: u64,
     holders: Vec<ObservedHolder>,
+    /// What its counter shows.
+    joules: f64,
 }
 
 /// A shape whose file, if it is one, was read.
@@ -62,6 +68,7 @@ impl Simulated {
                 uuid: uuid(seed),
                 seed,
                 holders: pods.next().map(holder).into_iter().collect(),
+                joules: 0.0,
             }
         });
         Ok(Self {
@@ -70,11 +77,12 @@ impl Simulated {
             noise: spec.noise,
             model: spec.model,
             start: None,
+            last: None,
         })
     }
 
     fn device(&self, index: u32, device: &Virtual, elapsed: Duration) -> ObservedDevice {
-        let load = (self.curve.at(elapsed) + self.noise_at(device, elapsed)).clamp(0.0, 100.0);
+        let load = self.load(device, elapsed);
         ObservedDevice {
             uuid: device.uuid.clone(),
             index,
@@ -87,7 +95,16 @@ impl Simulated {
             readings: readings(self.model, load),
             seat: Seat::default(),
             processes: Processes::default(),
+            condition: Condition {
+                energy: Energy::checked(device.joules, Origin::Counter),
+                health: Some(Box::new(well())),
+                ..Condition::default()
+            },
         }
+    }
+
+    fn load(&self, device: &Virtual, elapsed: Duration) -> f64 {
+        (self.curve.at(elapsed) + self.noise_at(device, elapsed)).clamp(0.0, 100.0)
     }
 
     fn noise_at(&self, device: &Virtual, elapsed: Duration) -> f64 {
@@ -100,6 +117,11 @@ impl Simulated {
 impl DeviceSource for Simulated {
     fn observe(&mut self, now: Timestamp) -> Observation {
         let elapsed = now.since(*self.start.get_or_insert(now));
+        let step = now.since(self.last.replace(now).unwrap_or(now)).as_secs_f64();
+        let loads: Vec<_> = self.devices.iter().map(|it| self.load(it, elapsed)).collect();
+        for (device, load) in self.devices.iter_mut().zip(loads) {
+            device.joules += watts(self.model, load) * step;
+        }
         let devices = (0..).zip(&self.devices);
         Observation {
             devices: devices.map(|(index, device)| self.device(index, device, elapsed)).collect(),
@@ -173,13 +195,29 @@ fn readings(model: &Model, load: f64) -> Readings {
         (Metric::MemoryUsedPercent, used / model.memory_mib * 100.0),
         (Metric::MemoryUsedMib, used),
         (Metric::Temperature, 32.0 + 40.0 * part),
-        (Metric::PowerDraw, model.watts * (0.12 + 0.83 * part)),
+        (Metric::PowerDraw, watts(model, load)),
         (Metric::SmClockMhz, clock),
         (Metric::ThrottledPercent, 0.0),
     ]
     .into_iter()
     .map(|(metric, value)| (metric, Reading::Ok(value)))
     .collect()
+}
+
+fn watts(model: &Model, load: f64) -> f64 {
+    model.watts * (0.12 + 0.83 * load / 100.0)
+}
+
+/// Nothing is ever the matter with what does not exist.
+fn well() -> Health {
+    Health {
+        xids: Some(Vec::new()),
+        ecc_uncorrected: Some(0),
+        remap_pending: Some(false),
+        remap_failed: Some(false),
+        recovery: Some(RecoveryAction::None),
+        lost: false,
+    }
 }
 
 /// FNV-1a: the same on every machine and in every release, unlike the standard hasher.

@@ -12,6 +12,7 @@ use shared::frame::{Holder, Mig};
 use shared::metric::{Metric, Scope};
 use shared::reading::{Reading, Readings};
 
+use super::condition::WrittenCondition;
 use super::view::{DeviceView, EngineView, View};
 use crate::device::holder::OWN;
 use crate::device::replay::line::UNATTRIBUTED;
@@ -46,6 +47,8 @@ struct WrittenDevice<'a> {
     memory_total_mib: Option<Number>,
     #[serde(flatten)]
     values: Values,
+    #[serde(flatten)]
+    condition: WrittenCondition,
     #[serde(skip_serializing_if = "Option::is_none")]
     mig: Option<WrittenMig<'a>>,
     holders: Vec<WrittenHolder<'a>>,
@@ -121,7 +124,7 @@ impl Serialize for Values {
 }
 
 /// A value as people write it: whole numbers without a point.
-fn number(value: f64) -> Number {
+pub(super) fn number(value: f64) -> Number {
     const EXACT: f64 = 9_007_199_254_740_992.0; // 2^53: every whole number below it is exact
     if value.fract() == 0.0 && value.abs() < EXACT {
         return Number::from(value as i64);
@@ -150,6 +153,7 @@ fn device<'a>(view: &DeviceView<'a>) -> WrittenDevice<'a> {
         name: cut(&device.name),
         memory_total_mib: total.map(number),
         values: device_values(&view.readings, total),
+        condition: WrittenCondition::of(view),
         mig: device.mig.as_ref().map(mig),
         holders: holders.collect(),
         unattributed: match view.unattributed() {

@@ -6,6 +6,8 @@
 //! has no value but a `reading_failed`; what is unsupported is not there at all. Lines keep the
 //! order of the inventory.
 
+/// What devices used up, and what is the matter with them.
+mod condition;
 /// Every series there can be, as the reference lists them.
 #[cfg(test)]
 mod reference;
@@ -238,6 +240,7 @@ fn registry(view: &View<'_>) -> Registry {
         readings(&mut registry, view, series);
     }
     failures(&mut registry, view);
+    condition::conditions(&mut registry, view);
     if let Some(counts) = view.kubelet {
         kubelet(&mut registry, counts);
     }

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use shared::frame::{Device, DeviceSample, Engine, HeldReading, Holder};
+use shared::health::{Energy, Throttle};
 use shared::metric::Metric;
 use shared::reading::{Reading, Readings};
 use shared::time::Timestamp;
@@ -42,6 +43,10 @@ pub struct DeviceView<'a> {
     /// What was read.
     pub readings: Cow<'a, Readings>,
     held: &'a [HeldReading],
+    /// What it has used so far; it does not grow old.
+    pub energy: Option<Energy>,
+    /// Why its clock was held down, and for what percentage of the time; nothing once it is old.
+    pub throttled: &'a [(Throttle, f64)],
 }
 
 /// What is shown of one engine.
@@ -91,12 +96,16 @@ impl<'a> DeviceView<'a> {
         stale_after: Duration,
     ) -> Self {
         let Some(sample) = sample else {
-            return Self { device, age: None, readings: Cow::default(), held: &[] };
+            let (readings, held) = (Cow::default(), &[][..]);
+            return Self { device, age: None, readings, held, energy: None, throttled: &[] };
         };
         let age = sample.age.saturating_add(since);
         let readings = fresh(&sample.readings, age, stale_after);
-        let held = if age > stale_after { &[] } else { &*sample.held };
-        Self { device, age: Some(age), readings, held }
+        let (held, throttled) = match age > stale_after {
+            true => (&[][..], &[][..]),
+            false => (&*sample.held, &*sample.throttled),
+        };
+        Self { device, age: Some(age), readings, held, energy: sample.energy, throttled }
     }
 
     /// The device's holders with their places.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::collector::{Collector, Newest};
+use agent::device::meter::Meters;
 use agent::device::{DeviceSource, Error, Observation};
 use agent::engine::Engines;
 use agent::frame::assemble;
@@ -77,6 +78,7 @@ fn collector(last: u64) -> Collector {
         kubelet: None,
         processes: None,
         briefs: watch::Sender::new(None).subscribe(),
+        meters: Meters::default(),
         handovers: Handovers::default(),
         notes: Vec::new(),
         interval: Duration::from_millis(500),

@@ -8,6 +8,7 @@ use agent::app::App;
 use agent::collector::Collector;
 use agent::config::RunConfig;
 use agent::device::SourceSpec;
+use agent::device::meter::Meters;
 use agent::device::replay::ReplayEnd;
 use agent::engine::Engines;
 use agent::owner::handover::Handovers;
@@ -45,6 +46,7 @@ async fn collected(pods: Vec<PodResources>) -> Vec<Holder> {
     let mut collector = Collector {
         engines: Engines::default(),
         processes: None,
+        meters: Meters::default(),
         handovers: Handovers::default(),
         notes: Vec::new(),
         source: source.open(&"n".into(), ReplayEnd::Hold).unwrap(),

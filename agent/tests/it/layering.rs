@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Know all the others.
 const LAST: [&str; 2] = ["config", "app"];
-const PURE: [&str; 44] = [
+const PURE: [&str; 48] = [
     "owner.rs",
     "owner/cgroup.rs",
     "owner/id.rs",
@@ -22,6 +22,8 @@ const PURE: [&str; 44] = [
     "engine/reader.rs",
     "uplink/backoff.rs",
     "device/replay/line.rs",
+    "device/replay/condition.rs",
+    "device/meter.rs",
     "device/fields.rs",
     "device/holder.rs",
     "device/nvml/past.rs",
@@ -31,6 +33,8 @@ const PURE: [&str; 44] = [
     "engine/address.rs",
     "uplink/briefs.rs",
     "local/metrics.rs",
+    "local/metrics/condition.rs",
+    "local/condition.rs",
     "local/doctor.rs",
     "local/view.rs",
     "local/json.rs",

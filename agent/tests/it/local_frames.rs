@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use agent::device::{Observation, ObservedDevice, ObservedEngine, ObservedHolder, Processes, Seat};
+use agent::device::{
+    Condition, Observation, ObservedDevice, ObservedEngine, ObservedHolder, Processes, Seat,
+};
 use proptest::prelude::*;
 use shared::frame::{Engine, HolderSource, Mig};
+use shared::health::{Energy, Health, Origin, RecoveryAction, Throttle, XidCount};
 use shared::identity::PodKey;
 use shared::metric::{Metric, Scope};
 use shared::reading::{Reading, Readings};
@@ -47,14 +50,41 @@ fn readings(scope: Scope) -> impl Strategy<Value = Vec<(Metric, Reading)>> {
     Metric::ALL.iter().filter(|metric| metric.scope() == scope).map(of).collect::<Vec<_>>()
 }
 
+fn condition() -> impl Strategy<Value = Condition> {
+    let flag = || prop::option::of(any::<bool>());
+    let joules = prop::option::of(0.0..=Energy::MAX_JOULES);
+    let xids = prop::option::of(prop::collection::btree_map(any::<u32>(), 1..1_000_u64, 0..5));
+    let throttled = prop::collection::vec(prop::option::of(0.0..=100.0), Throttle::ALL.len());
+    let action = prop::option::of((0..5_u32).prop_map(RecoveryAction::from_number));
+    let health = (xids, prop::option::of(0..1_000_u64), flag(), flag(), action, any::<bool>());
+    (joules, throttled, prop::option::of(health)).prop_map(|(joules, throttled, health)| {
+        let mut by: Vec<_> = Throttle::ALL.into_iter().zip(throttled).collect();
+        // In the order of their names, as they are written.
+        by.sort_by_key(|(throttle, _)| throttle.name());
+        let known = by.into_iter().filter_map(|(throttle, percent)| Some((throttle, percent?)));
+        let health =
+            health.map(|(xids, ecc_uncorrected, remap_pending, remap_failed, recovery, lost)| {
+                let count = |(xid, count)| XidCount { xid, count };
+                let xids = xids.map(|xids| xids.into_iter().map(count).collect());
+                Health { xids, ecc_uncorrected, remap_pending, remap_failed, recovery, lost }
+            });
+        Condition {
+            energy: joules.map(|joules| Energy { joules, origin: Origin::Counter }),
+            throttled: known.collect(),
+            health: health.map(Box::new),
+        }
+    })
+}
+
 fn device() -> impl Strategy<Value = ObservedDevice> {
     let total = prop::option::of(1.0..200_000.0_f64);
     let mig = prop::option::of((text(), text()));
     let reason = prop::option::of(text());
     let holders = prop::collection::vec(holder(), 0..4);
-    let parts = (text(), any::<u32>(), text(), total, mig, reason, holders, 0..9_000_u64);
+    let age_and_condition = (0..9_000_u64, condition());
+    let parts = (text(), any::<u32>(), text(), total, mig, reason, holders, age_and_condition);
     (parts, readings(Scope::Device)).prop_map(|(parts, readings)| {
-        let (uuid, index, name, total, mig, reason, mut holders, age) = parts;
+        let (uuid, index, name, total, mig, reason, mut holders, (age, condition)) = parts;
         fit(&mut holders, total);
         ObservedDevice {
             uuid: uuid.into(),
@@ -69,6 +99,7 @@ fn device() -> impl Strategy<Value = ObservedDevice> {
             readings: consistent(readings, total),
             seat: Seat::default(),
             processes: Processes::default(),
+            condition,
         }
     })
 }

@@ -6,6 +6,7 @@ mod attribution;
 mod attribution_any;
 mod cgroups;
 mod cli;
+mod condition;
 mod credentials;
 mod declared;
 mod device_ids;

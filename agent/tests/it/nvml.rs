@@ -18,6 +18,8 @@ use crate::fake_nvml::{FakeNvml, gpu, machine};
 mod faults;
 /// What Hopper and newer count between two samples.
 mod gpm;
+/// What a GPU used up, and what is the matter with it.
+mod health;
 /// Libraries and GPUs that change, or hang, while others are read.
 mod keeper_faults;
 /// Libraries that are missing, old, replaced or of another version.

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use agent::device::{Observation, ObservedDevice, ObservedHolder, Processes, Seat};
+use agent::device::{Condition, Observation, ObservedDevice, ObservedHolder, Processes, Seat};
 use agent::owner::declared::Declaration;
 use agent::owner::file::{HoldersFile, parse};
 use agent::owner::process::ProcessOwners;
@@ -42,6 +42,7 @@ pub(crate) fn device(uuid: &str, holders: Vec<ObservedHolder>) -> ObservedDevice
         readings: Readings::default(),
         seat: Seat::default(),
         processes: Processes::default(),
+        condition: Condition::default(),
     }
 }
 

@@ -199,6 +199,7 @@ fn inventory(devices: usize) -> Arc<frame::Inventory> {
         mig: None,
         holders: Vec::new(),
         reason: None,
+        health: None,
     };
     Arc::new(frame::Inventory {
         devices: (0..devices).map(device).collect(),

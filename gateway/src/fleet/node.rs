@@ -95,11 +95,11 @@ impl NodeState {
             }
         };
         let devices = sample.devices.into_iter().enumerate().map(|(at, device)| match device {
-            Some(d) => Some(Row { taken_at: now - d.age, readings: d.readings, held: d.held }),
+            Some(d) => Some(Row::of_device(d, now)),
             None => same?.row(at).cloned(),
         });
         let engines = sample.engines.into_iter().enumerate().map(|(at, engine)| match engine {
-            Some(e) => Some(Row { taken_at: now - e.age, readings: e.readings, held: Vec::new() }),
+            Some(e) => Some(Row::of_engine(e, now)),
             None => before.as_ref()?.row_of(inventory.engines.get(at)?).cloned(),
         });
         let (devices, engines) = (devices.collect(), engines.collect());

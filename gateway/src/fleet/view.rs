@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::frame::{Device, Engine, HeldReading, Inventory};
+use shared::frame::{Device, DeviceSample, Engine, EngineSample, HeldReading, Inventory};
+use shared::health::{Energy, Health, Throttle};
 use shared::identity::{PodKey, PodUid};
 use shared::metric::{Metric, MetricSet};
 use shared::reading::{Reading, Readings};
@@ -67,6 +68,10 @@ pub struct Row {
     pub readings: Readings,
     /// Readings known per holder.
     pub held: Vec<HeldReading>,
+    /// What the device has used so far.
+    pub energy: Option<Energy>,
+    /// Why its clock was held down, and for what percentage of the time.
+    pub throttled: Box<[(Throttle, f64)]>,
 }
 
 /// An inventory with what each pod holds of it.
@@ -202,7 +207,10 @@ impl NodeView {
     pub fn device_state(&self, at: usize, now: Timestamp) -> (&'static str, Option<String>) {
         let Some(row) = self.row(at) else { return ("unread", None) };
         let failure = row.failure();
-        let state = if failure.is_some() {
+        let is_lost = |health: &Health| health.lost;
+        let state = if self.inventory().devices[at].health.as_deref().is_some_and(is_lost) {
+            "lost"
+        } else if failure.is_some() {
             "failed"
         } else if now.since(row.taken_at) > self.intervals.samples * 3 {
             "stale"
@@ -265,6 +273,11 @@ impl<'a> PodView<'a> {
         self.engines().find(|(known, _)| *known == labels).map(|(_, row)| row)
     }
 
+    /// All that was read of a device that the pod holds.
+    pub fn row(&self, claim: &Claim) -> Option<&'a Row> {
+        self.view.row(claim.device)
+    }
+
     fn device_rows(&self) -> impl Iterator<Item = &'a Row> + use<'a> {
         let view = self.view;
         self.devices().filter_map(move |(claim, _)| view.row(claim.device))
@@ -285,6 +298,18 @@ impl<'a> PodView<'a> {
 }
 
 impl Row {
+    /// What a device said in a sample that came at `now`.
+    pub(super) fn of_device(sample: DeviceSample, now: Timestamp) -> Self {
+        let DeviceSample { age, readings, held, energy, throttled } = sample;
+        Self { taken_at: now - age, readings, held, energy, throttled }
+    }
+
+    /// What an engine said in a sample that came at `now`.
+    pub(super) fn of_engine(sample: EngineSample, now: Timestamp) -> Self {
+        let (taken_at, readings) = (now - sample.age, sample.readings);
+        Self { taken_at, readings, held: Vec::new(), energy: None, throttled: Box::default() }
+    }
+
     pub(super) fn failure(&self) -> Option<String> {
         self.readings.iter().find_map(|(metric, reading)| match reading {
             Reading::Failed(why) => Some(format!("{metric}: {why}")),

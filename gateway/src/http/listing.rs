@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
-use shared::frame::Holder;
+use shared::frame::{Device, Holder};
+use shared::health::{Health, XidCount};
 use shared::identity::PodKey;
 use shared::reading::{Reading, Readings};
 use shared::time::Timestamp;
@@ -39,6 +40,36 @@ struct DeviceEntry {
     holders: Vec<HolderEntry>,
     /// Share of its load that no holder has.
     unattributed: Option<f64>,
+    /// Percentages of the time in which its clock was held down, by reason.
+    throttled_by: BTreeMap<&'static str, f64>,
+    health: Option<HealthEntry>,
+}
+
+/// What is the matter with a device; null where it is not known.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HealthEntry {
+    /// How often each XID was reported since the agent started.
+    xids: Option<BTreeMap<u32, u64>>,
+    ecc_uncorrected: Option<u64>,
+    row_remap_pending: Option<bool>,
+    row_remap_failed: Option<bool>,
+    recovery_action: Option<&'static str>,
+    lost: bool,
+}
+
+impl HealthEntry {
+    fn of(health: &Health) -> Self {
+        let counts = |xids: &Vec<XidCount>| xids.iter().map(|it| (it.xid, it.count)).collect();
+        Self {
+            xids: health.xids.as_ref().map(counts),
+            ecc_uncorrected: health.ecc_uncorrected,
+            row_remap_pending: health.remap_pending,
+            row_remap_failed: health.remap_failed,
+            recovery_action: health.recovery.map(|action| action.name()),
+            lost: health.lost,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -122,14 +153,29 @@ fn devices(view: &NodeView, now: Timestamp) -> Vec<DeviceEntry> {
                 index: device.index,
                 name: device.name.clone(),
                 state,
-                reason: failure.or_else(|| device.reason.as_ref().map(ToString::to_string)),
+                reason: reason(device, failure),
                 age_ms: row.map(|row| age_ms(now, row.taken_at)),
                 readings: row.map(|row| by_name(&row.readings)).unwrap_or_default(),
                 holders: device.holders.iter().map(holder).collect(),
                 unattributed: unattributed(view, at),
+                throttled_by: row
+                    .iter()
+                    .flat_map(|row| &row.throttled)
+                    .map(|(by, percent)| (by.name(), thousandths(*percent)))
+                    .collect(),
+                health: device.health.as_deref().map(HealthEntry::of),
             }
         })
         .collect()
+}
+
+/// What failed, else what is said of it; and what is the matter with it beside that.
+fn reason(device: &Device, failure: Option<String>) -> Option<String> {
+    let said = failure.or_else(|| device.reason.as_ref().map(ToString::to_string));
+    let mut remarks = device.health.as_deref().map(Health::remarks).unwrap_or_default();
+    remarks.retain(|remark| !said.as_ref().is_some_and(|said| said.contains(remark.as_str())));
+    let all: Vec<_> = said.into_iter().chain(remarks).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 fn holder(holder: &Holder) -> HolderEntry {

@@ -4,6 +4,10 @@
 //! trigger or workload that is gone is gone from the next scrape; labels come from bounded sets. A
 //! series that `docs/reference/metrics.md` does not describe fails the tests.
 
+/// What is the matter with devices.
+mod health;
+/// What the ledger counted.
+mod ledger;
 /// What is scraped of nodes and their devices.
 mod nodes;
 /// Every series there can be, as the reference lists them.
@@ -26,6 +30,8 @@ use prometheus_client::registry::{Registry, Unit};
 use shared::process::{COMMIT, VERSION};
 use shared::time::Timestamp;
 
+use self::health::OfHealth;
+use self::ledger::OfLedger;
 use self::nodes::OfNodes;
 use self::triggers::OfTriggers;
 use self::workloads::OfWorkloads;
@@ -72,6 +78,8 @@ struct Shown {
     nodes: OfNodes,
     triggers: OfTriggers,
     workloads: OfWorkloads,
+    health: OfHealth,
+    ledger: OfLedger,
     certificates: Family<OfPort, Gauge>,
 }
 
@@ -132,6 +140,8 @@ impl Metrics {
             nodes: OfNodes::of(answers),
             triggers: OfTriggers::of(answers),
             workloads: OfWorkloads::of(answers),
+            health: OfHealth::of(answers),
+            ledger: OfLedger::of(answers),
             certificates,
         }
     }
@@ -145,6 +155,8 @@ impl Shown {
         self.nodes.register(&mut state);
         self.triggers.register(&mut state);
         self.workloads.register(&mut state);
+        self.health.register(&mut state);
+        self.ledger.register(&mut state);
         let help = "When the certificate of a port ends, in seconds since 1970";
         state.register("certificate_expiry_timestamp_seconds", help, self.certificates);
         state

@@ -169,6 +169,7 @@ fn inventory(devices: &[ADevice<'_>]) -> Arc<Inventory> {
             undeclared: false,
         }],
         reason: None,
+        health: None,
     });
     Arc::new(Inventory { devices: devices.collect(), ..Inventory::default() })
 }
@@ -177,7 +178,7 @@ fn sample(devices: &[ADevice<'_>]) -> Sample {
     let devices = devices.iter().map(|(.., utilization)| {
         let readings: Readings =
             [(Metric::GpuUtilization, Reading::Ok(*utilization))].into_iter().collect();
-        Some(DeviceSample { age: Duration::ZERO, readings, held: Vec::new() })
+        Some(DeviceSample { readings, ..DeviceSample::default() })
     });
     Sample { devices: devices.collect(), engines: Vec::new() }
 }

@@ -11,4 +11,5 @@ mod engines;
 mod explained;
 mod kube_index;
 mod layering;
+mod ledger;
 mod sessions;

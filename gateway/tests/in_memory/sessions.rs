@@ -59,6 +59,7 @@ impl Agent {
                 mig: None,
                 holders: word.parts.iter().map(holder).collect(),
                 reason: None,
+                health: None,
             }],
             ..Inventory::default()
         };
@@ -72,6 +73,7 @@ impl Agent {
             age: Duration::ZERO,
             readings: [(metric, Reading::Ok(load))].into_iter().collect(),
             held: held.collect(),
+            ..DeviceSample::default()
         });
         let sample = Sample { devices: vec![sample], ..Sample::default() };
         self.session.apply(&inventory, sample, now);

@@ -18,6 +18,7 @@ mod ingest;
 mod kube;
 mod kube_owners;
 mod kube_watch;
+mod ledger;
 mod limits;
 mod metrics;
 mod pki;

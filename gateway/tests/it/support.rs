@@ -29,6 +29,7 @@ use shared::frame::{
     Device, DeviceSample, Engine, EngineSample, HeldReading, Holder, HolderSource, Inventory, Mig,
     Sample,
 };
+use shared::health::{Energy, Health, Origin, Throttle};
 use shared::identity::PodKey;
 use shared::metric::Metric;
 use shared::reading::{Reading, Readings};
@@ -431,6 +432,8 @@ pub(crate) struct Gpu {
     device: Device,
     readings: BTreeMap<Metric, Reading>,
     held: Vec<HeldReading>,
+    energy: Option<Energy>,
+    throttled: Box<[(Throttle, f64)]>,
 }
 
 /// A GPU that `pod` (`namespace/name`) has for itself, with this utilisation.
@@ -444,9 +447,12 @@ pub(crate) fn gpu(uuid: &str, pod: &str, utilization: f64) -> Gpu {
             mig: None,
             holders: Vec::new(),
             reason: None,
+            health: None,
         },
         readings: BTreeMap::new(),
         held: Vec::new(),
+        energy: None,
+        throttled: Box::default(),
     };
     free.held_by(pod, 1.0).reads(Metric::GpuUtilization, utilization)
 }
@@ -512,6 +518,24 @@ impl Gpu {
     /// A MIG instance cut from `parent`.
     pub(crate) fn cut_from(mut self, parent: &str, profile: &str) -> Self {
         self.device.mig = Some(Mig { parent: parent.into(), profile: profile.into() });
+        self
+    }
+
+    /// The same, with a counter that stands at so many joules.
+    pub(crate) fn used(mut self, joules: f64) -> Self {
+        self.energy = Some(Energy { joules, origin: Origin::Counter });
+        self
+    }
+
+    /// The same, held down for so many percent of the time.
+    pub(crate) fn throttled(mut self, by: Throttle, percent: f64) -> Self {
+        self.throttled = [(by, percent)].into();
+        self.reads(Metric::ThrottledPercent, percent)
+    }
+
+    /// The same, with that the matter with it.
+    pub(crate) fn ill(mut self, health: Health) -> Self {
+        self.device.health = Some(Box::new(health));
         self
     }
 
@@ -585,6 +609,8 @@ impl Node {
                 age: Duration::ZERO,
                 readings: readings(&gpu.readings),
                 held: gpu.held.clone(),
+                energy: gpu.energy,
+                throttled: gpu.throttled.clone(),
             })
         });
         let engines = self

@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::device::{Observation, ObservedDevice, ObservedEngine, ObservedHolder, Processes, Seat};
+use agent::device::{
+    Condition, Observation, ObservedDevice, ObservedEngine, ObservedHolder, Processes, Seat,
+};
 use agent::frame::assemble;
 use agent::owner::declared::Declaration;
 use agent::owner::process::ProcessOwners;
@@ -227,6 +229,7 @@ fn device(pod: &Pod, key: PodKey) -> ObservedDevice {
             .collect(),
         seat: Seat::default(),
         processes: Processes::Unasked,
+        condition: Condition::default(),
     }
 }
 

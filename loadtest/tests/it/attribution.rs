@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent::device::{Observation, ObservedDevice, ObservedProcess, Processes, Seat};
+use agent::device::{Condition, Observation, ObservedDevice, ObservedProcess, Processes, Seat};
 use agent::frame::{Taken, assemble};
 use agent::local::view::View;
 use agent::owner::declared::{Declaration, DeclaredHolder};
@@ -112,6 +112,7 @@ fn device(uuid: &str, readings: &[(Metric, f64)], processes: Processes) -> Obser
         readings: readings.collect(),
         seat: Seat::default(),
         processes,
+        condition: Condition::default(),
     }
 }
 

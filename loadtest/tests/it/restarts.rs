@@ -116,6 +116,7 @@ fn frame(node: usize) -> Frame {
             mig: None,
             holders: holders.into_iter().collect(),
             reason: None,
+            health: None,
         });
         let readings = [(Metric::GpuUtilization, Reading::Ok(75.0))].into_iter().collect();
         sample.devices.push(Some(DeviceSample { readings, ..DeviceSample::default() }));

@@ -60,6 +60,37 @@ pub struct Device {
     /// Why its holders are not known, where there is something to say.
     #[prost(string, tag = "7")]
     pub reason: ::prost::alloc::string::String,
+    /// Absent where nothing is known of it.
+    #[prost(message, optional, tag = "8")]
+    pub health: ::core::option::Option<Health>,
+}
+/// What is the matter with a device; what is absent is not known.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Health {
+    /// Whether the driver tells XID errors at all.
+    #[prost(bool, tag = "1")]
+    pub tells_xids: bool,
+    #[prost(message, repeated, tag = "2")]
+    pub xids: ::prost::alloc::vec::Vec<XidCount>,
+    #[prost(uint64, optional, tag = "3")]
+    pub ecc_uncorrected: ::core::option::Option<u64>,
+    #[prost(bool, optional, tag = "4")]
+    pub remap_pending: ::core::option::Option<bool>,
+    #[prost(bool, optional, tag = "5")]
+    pub remap_failed: ::core::option::Option<bool>,
+    /// NVML's number for what the driver wants done; 0 is nothing.
+    #[prost(uint32, optional, tag = "6")]
+    pub recovery_action: ::core::option::Option<u32>,
+    #[prost(bool, tag = "7")]
+    pub lost: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct XidCount {
+    #[prost(uint32, tag = "1")]
+    pub xid: u32,
+    /// Since the agent started.
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Mig {
@@ -129,6 +160,23 @@ pub struct DeviceSample {
     pub failures: ::prost::alloc::vec::Vec<Failure>,
     #[prost(message, repeated, tag = "6")]
     pub held: ::prost::alloc::vec::Vec<HeldReading>,
+    /// Joules since some moment: a total, so that samples may be lost.
+    #[prost(double, optional, tag = "7")]
+    pub energy_joules: ::core::option::Option<f64>,
+    /// 0 where the device counts itself, since its driver was loaded. Else its agent computes it from
+    /// power, and this is a number of that agent's.
+    #[prost(uint64, tag = "8")]
+    pub energy_origin: u64,
+    #[prost(message, repeated, tag = "9")]
+    pub throttled: ::prost::alloc::vec::Vec<Throttled>,
+}
+/// Why a clock was held down, and for what percentage of the time.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Throttled {
+    #[prost(enumeration = "ThrottleReason", tag = "1")]
+    pub reason: i32,
+    #[prost(double, tag = "2")]
+    pub percent: f64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EngineSample {
@@ -309,6 +357,44 @@ impl HolderSource {
             "HOLDER_SOURCE_PROCESS" => Some(Self::Process),
             "HOLDER_SOURCE_MEMORY" => Some(Self::Memory),
             "HOLDER_SOURCE_EQUAL" => Some(Self::Equal),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ThrottleReason {
+    Unspecified = 0,
+    Power = 1,
+    Heat = 2,
+    Hardware = 3,
+    PowerBrake = 4,
+    SyncBoost = 5,
+}
+impl ThrottleReason {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "THROTTLE_REASON_UNSPECIFIED",
+            Self::Power => "THROTTLE_REASON_POWER",
+            Self::Heat => "THROTTLE_REASON_HEAT",
+            Self::Hardware => "THROTTLE_REASON_HARDWARE",
+            Self::PowerBrake => "THROTTLE_REASON_POWER_BRAKE",
+            Self::SyncBoost => "THROTTLE_REASON_SYNC_BOOST",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "THROTTLE_REASON_UNSPECIFIED" => Some(Self::Unspecified),
+            "THROTTLE_REASON_POWER" => Some(Self::Power),
+            "THROTTLE_REASON_HEAT" => Some(Self::Heat),
+            "THROTTLE_REASON_HARDWARE" => Some(Self::Hardware),
+            "THROTTLE_REASON_POWER_BRAKE" => Some(Self::PowerBrake),
+            "THROTTLE_REASON_SYNC_BOOST" => Some(Self::SyncBoost),
             _ => None,
         }
     }

@@ -8,6 +8,7 @@ use shared::frame::{
     Device, DeviceSample, Engine, EngineSample, HeldReading, Holder, HolderSource, Inventory, Mig,
     Sample,
 };
+use shared::health::{Energy, Health, MAX_XIDS, Origin, RecoveryAction, Throttle, XidCount};
 use shared::identity::PodKey;
 use shared::metric::Metric;
 use shared::reading::{Reading, Readings};
@@ -36,11 +37,44 @@ fn a_holder() -> impl Strategy<Value = Holder> {
     )
 }
 
+fn an_energy() -> impl Strategy<Value = Energy> {
+    let origin = prop_oneof![Just(Origin::Counter), (1..u64::MAX).prop_map(Origin::Integrated)];
+    (0.0..=Energy::MAX_JOULES, origin).prop_map(|(joules, origin)| Energy { joules, origin })
+}
+
+fn a_throttling() -> impl Strategy<Value = Box<[(Throttle, f64)]>> {
+    let percents = prop::collection::vec(prop::option::of(0.0..=100.0), Throttle::ALL.len());
+    percents.prop_map(|percents| {
+        let known = Throttle::ALL.into_iter().zip(percents);
+        known.filter_map(|(throttle, percent)| Some((throttle, percent?))).collect()
+    })
+}
+
+fn a_health() -> impl Strategy<Value = Health> {
+    let xids = prop::collection::btree_map(any::<u32>(), 1..u64::MAX, 0..MAX_XIDS);
+    let flag = || prop::option::of(any::<bool>());
+    let counts = (prop::option::of(xids), prop::option::of(any::<u64>()));
+    let action = prop::option::of((0..9_u32).prop_map(RecoveryAction::from_number));
+    (counts, flag(), flag(), action, any::<bool>()).prop_map(
+        |((xids, ecc_uncorrected), remap_pending, remap_failed, recovery, lost)| Health {
+            xids: xids
+                .map(|xids| xids.into_iter().map(|(xid, count)| XidCount { xid, count }).collect()),
+            ecc_uncorrected,
+            remap_pending,
+            remap_failed,
+            recovery,
+            lost,
+        },
+    )
+}
+
 fn a_device() -> impl Strategy<Value = (Device, Option<DeviceSample>)> {
-    let sample = (a_readings(), 0..100_000_u64, prop::option::of(0.0..=100.0));
-    (prop::collection::vec(a_holder(), 0..4), prop::option::of(sample), any::<bool>()).prop_map(
-        |(holders, sample, sliced)| {
-            let sample = sample.map(|(readings, age, held)| DeviceSample {
+    let used = (prop::option::of(an_energy()), a_throttling());
+    let sample = (a_readings(), 0..100_000_u64, prop::option::of(0.0..=100.0), used);
+    let known = (prop::option::of(a_health()), any::<bool>());
+    (prop::collection::vec(a_holder(), 0..4), prop::option::of(sample), known).prop_map(
+        |(holders, sample, (health, sliced))| {
+            let sample = sample.map(|(readings, age, held, (energy, throttled))| DeviceSample {
                 age: Duration::from_millis(age),
                 readings,
                 held: held
@@ -48,6 +82,8 @@ fn a_device() -> impl Strategy<Value = (Device, Option<DeviceSample>)> {
                     .map(|value| HeldReading { holder: 0, metric: Metric::GpuUtilization, value })
                     .into_iter()
                     .collect(),
+                energy,
+                throttled,
             });
             let device = Device {
                 uuid: "set below".into(),
@@ -57,6 +93,7 @@ fn a_device() -> impl Strategy<Value = (Device, Option<DeviceSample>)> {
                 mig: sliced.then(|| Mig { parent: "GPU-0".into(), profile: "3g.40gb".into() }),
                 holders,
                 reason: sliced.then(|| "kubelet does not answer".into()),
+                health: health.map(Box::new),
             };
             (device, sample)
         },
@@ -218,4 +255,45 @@ fn a_message_of_the_smallest_elements_is_taken_in_its_stride() {
     assert_eq!(readings.get(Metric::GpuUtilization), Reading::Ok(50.0));
     assert_eq!(readings.get(Metric::Temperature), Reading::Failed("".into()));
     assert!(refusals.is_empty());
+}
+
+#[test]
+fn energy_health_and_throttling_are_bounded_and_each_kind_is_there_once() {
+    let xids = (0..1_000).map(|n| wire::XidCount { xid: n % 40, count: u64::from(n % 3) });
+    let health = wire::Health {
+        tells_xids: true,
+        xids: xids.collect(),
+        recovery_action: Some(77),
+        ..Default::default()
+    };
+    let inventory = wire::Inventory {
+        devices: vec![wire::Device { health: Some(health), ..device("GPU-0") }],
+        ..Default::default()
+    };
+    let (link, refusals) = Link::open(inventory).unwrap();
+    assert_eq!(refusals, ["1000 kinds of XID errors; at most 32"]);
+    let health = link.inventory().devices[0].health.as_ref().unwrap();
+    assert!(health.xids.as_ref().unwrap().len() <= MAX_XIDS);
+    assert_eq!(health.recovery, Some(RecoveryAction::Other(77)));
+
+    let throttled = |reason, percent| wire::Throttled { reason, percent };
+    for joules in [f64::NAN, f64::INFINITY, -1.0, 1e300] {
+        let sample = wire::DeviceSample {
+            energy_joules: Some(joules),
+            throttled: vec![
+                throttled(1, 80.0),
+                throttled(1, 70.0),
+                throttled(0, 1.0),
+                throttled(-5, 1.0),
+                throttled(99, 1.0),
+                throttled(2, f64::NAN),
+            ],
+            ..Default::default()
+        };
+        let message = wire::Sample { devices: vec![sample], ..Default::default() };
+        let (sample, refusals) = link.sample(message).unwrap();
+        let sample = sample.devices[0].as_ref().unwrap();
+        assert_eq!((sample.energy, &*sample.throttled), (None, &[(Throttle::Power, 80.0)][..]));
+        assert_eq!(refusals.len(), 6, "{refusals:?}");
+    }
 }

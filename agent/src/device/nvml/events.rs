@@ -115,7 +115,11 @@ fn registered<'nvml>(
             let wanted = EventTypes::CRITICAL_XID_ERROR | EventTypes::DOUBLE_BIT_ECC_ERROR;
             let kinds = device.supported_event_types().unwrap_or(EventTypes::empty()) & wanted;
             match device.register_events(kinds, set) {
-                Ok(with_device) => set = with_device,
+                Ok(with_device) => {
+                    set = with_device;
+                    let tells_xids = kinds.contains(EventTypes::CRITICAL_XID_ERROR);
+                    session.lanes[index as usize].lock().tells_xids = tells_xids;
+                }
                 // The wrapper freed the set.
                 Err(error) => {
                     debug!(index, %error, "no events of this GPU");
@@ -138,6 +142,7 @@ fn note(session: &Session, handle: usize, xid: &XidError) {
         if lane.handle == handle {
             warn!(index, xid, "the driver reported an XID");
             lane.xid = Some((xid, session.clock.now()));
+            lane.count_xid(xid);
         }
     }
 }

@@ -52,6 +52,12 @@ pub(super) fn is_absent(error: &NvmlError) -> bool {
     )
 }
 
+/// Whether a reason is that the GPU is there no more.
+pub(super) fn is_lost(reason: &str) -> bool {
+    let gone = [NvmlError::GpuLost, NvmlError::UnexpectedVariant(GPU_NOT_FOUND)];
+    gone.iter().any(|error| words(error) == reason)
+}
+
 /// What `error` says, for people.
 pub(super) fn words(error: &NvmlError) -> String {
     match error {

@@ -12,6 +12,7 @@ use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::Utilization;
 use nvml_wrapper::{Device, Nvml};
+use shared::health::Throttle;
 use shared::identity::DeviceUuid;
 use shared::metric::Metric;
 use shared::reading::Reading;
@@ -21,19 +22,28 @@ use super::fault::{Fault, is_absent, words};
 use super::gpm::{Gpm, Of};
 use super::lane::{Asking, Identity};
 use super::memory::is_unified;
-use super::past::{Energy, Ring, Throttle};
+use super::past::{Energy, Reasons, Ring, Throttled};
 use super::processes::Table;
 use super::raw;
 use super::read::Read;
 use crate::device::Seat;
 
-/// Reasons for which a clock is lower than the load wants it: power, heat, a slower neighbour.
-const HELD_DOWN: ThrottleReasons = ThrottleReasons::SW_POWER_CAP
-    .union(ThrottleReasons::HW_SLOWDOWN)
-    .union(ThrottleReasons::SYNC_BOOST)
-    .union(ThrottleReasons::SW_THERMAL_SLOWDOWN)
-    .union(ThrottleReasons::HW_THERMAL_SLOWDOWN)
-    .union(ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN);
+/// Reasons for which a clock is lower than the load wants it.
+const HELD_DOWN: [(ThrottleReasons, Throttle); 6] = [
+    (ThrottleReasons::SW_POWER_CAP, Throttle::Power),
+    (ThrottleReasons::SW_THERMAL_SLOWDOWN, Throttle::Heat),
+    (ThrottleReasons::HW_THERMAL_SLOWDOWN, Throttle::Heat),
+    (ThrottleReasons::HW_SLOWDOWN, Throttle::Hardware),
+    (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, Throttle::PowerBrake),
+    (ThrottleReasons::SYNC_BOOST, Throttle::SyncBoost),
+];
+
+fn held_down_by(bits: ThrottleReasons) -> Reasons {
+    let mut reasons = Reasons::default();
+    let held = HELD_DOWN.iter().filter(|(bit, _)| bits.contains(*bit));
+    held.for_each(|(_, throttle)| reasons.insert(*throttle));
+    reasons
+}
 
 /// What is remembered of a device between two readings, also over a new handle.
 #[derive(Default)]
@@ -41,7 +51,7 @@ pub(super) struct Past<'nvml> {
     gpu: Ring,
     memory: Ring,
     energy: Energy,
-    throttle: Throttle,
+    throttled: Throttled,
     gpm: Gpm<'nvml>,
     processes: Table,
 }
@@ -141,11 +151,16 @@ impl<'nvml> Gauge<'nvml> {
         let temperature =
             self.ask("its temperature", |device| device.temperature(TemperatureSensor::Gpu));
         read.put(Metric::Temperature, reading(temperature.map(f64::from))?);
-        read.put(Metric::PowerDraw, self.power(&mut past.energy, now)?);
+        let counter = self.ask("its energy counter", Device::total_energy_consumption).ok();
+        read.joules = counter.map(|millijoules| millijoules as f64 / 1_000.0);
+        read.put(Metric::PowerDraw, self.power(&mut past.energy, counter, now)?);
         let clock = self.ask("its SM clock", |device| device.clock_info(Clock::SM));
         read.put(Metric::SmClockMhz, reading(clock.map(f64::from))?);
         let throttled =
-            self.clocks().map(|reasons| past.throttle.percent(reasons.intersects(HELD_DOWN), now));
+            self.clocks().map(|reasons| past.throttled.percent(held_down_by(reasons), now));
+        if throttled.is_ok() {
+            read.throttled = past.throttled.by_reason();
+        }
         read.put(Metric::ThrottledPercent, reading(throttled)?);
         if is_cut {
             past.gpm = Gpm::default();
@@ -205,9 +220,13 @@ impl<'nvml> Gauge<'nvml> {
         Ok(ring.take(&samples, now))
     }
 
-    fn power(&self, energy: &mut Energy, now: Timestamp) -> Result<Reading, Fault> {
-        let counter = self.ask("its energy counter", Device::total_energy_consumption);
-        if let Some(watts) = counter.ok().and_then(|counter| energy.watts(counter, now)) {
+    fn power(
+        &self,
+        energy: &mut Energy,
+        counter: Option<u64>,
+        now: Timestamp,
+    ) -> Result<Reading, Fault> {
+        if let Some(watts) = counter.and_then(|counter| energy.watts(counter, now)) {
             return Ok(Reading::Ok(watts));
         }
         let power = self.ask("its power draw", Device::power_usage);

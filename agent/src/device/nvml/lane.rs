@@ -4,6 +4,7 @@
 //! repeated as if they were new; a device that failed keeps its identity and the age of its last
 //! reading; nothing of one device is told of the next at its index.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ use parking_lot::Mutex;
 use tracing::warn;
 
 use super::read::{Read, failed};
-use crate::device::{ObservedDevice, Processes, Seat};
+use super::wear::Wear;
+use crate::device::{Condition, ObservedDevice, Processes, Seat};
 
 /// What is read by the device's other thread.
 const SLOW: [Metric; 2] = [Metric::PcieTxKbps, Metric::PcieRxKbps];
@@ -64,6 +66,12 @@ pub(super) struct Lane {
     pub(super) slow: Option<Read>,
     /// Its last XID, and when that was.
     pub(super) xid: Option<(u64, Timestamp)>,
+    /// How often each XID was reported.
+    pub(super) xids: BTreeMap<u32, u64>,
+    /// Whether its driver is known to report them.
+    pub(super) tells_xids: bool,
+    /// What else is the matter with it, once that was read.
+    pub(super) wear: Option<Wear>,
     /// What it is cut into.
     pub(super) instances: Vec<Instance>,
 }
@@ -92,6 +100,9 @@ impl Lane {
             failure: trouble,
             read: before.read.clone(),
             xid: before.xid,
+            xids: before.xids.clone(),
+            tells_xids: before.tells_xids,
+            wear: before.wear.clone(),
             instances: before.instances.clone(),
             ..Self::default()
         }
@@ -147,7 +158,9 @@ impl Lane {
             (None, None) => failed(&"not read yet".into()),
             (None, Some(read)) => self.readings(read, view),
         };
-        let device = told(identity, read, failure.as_ref(), (readings, self.remark(view)), view);
+        let mut device =
+            told(identity, read, failure.as_ref(), (readings, self.remark(view)), view);
+        device.condition = self.condition();
         let instances = self.instances.iter().map(|it| it.observed(failure.as_ref(), view));
         Ok(std::iter::once(device).chain(instances).collect())
     }
@@ -254,6 +267,7 @@ fn told(
         readings,
         seat: identity.seat,
         processes,
+        condition: Condition::default(),
     }
 }
 

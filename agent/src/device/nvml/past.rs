@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use shared::health::Throttle;
 use shared::time::Timestamp;
 
 /// What each process used of a device's time.
@@ -89,19 +90,43 @@ impl Energy {
     }
 }
 
-/// Whether the clock was held down, at each look.
+/// By what the clock was held down, at each look.
 #[derive(Debug, Default)]
-pub(super) struct Throttle(VecDeque<(Timestamp, bool)>);
+pub(super) struct Throttled(VecDeque<(Timestamp, Reasons)>);
 
-impl Throttle {
-    /// Percent of the recent looks at which it was.
-    pub(super) fn percent(&mut self, is_held_down: bool, now: Timestamp) -> f64 {
-        self.0.push_back((now, is_held_down));
+/// A set of [`Throttle`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Reasons(u8);
+
+impl Reasons {
+    pub(super) fn insert(&mut self, throttle: Throttle) {
+        self.0 |= 1 << throttle as u8;
+    }
+
+    fn contains(self, throttle: Throttle) -> bool {
+        self.0 & 1 << throttle as u8 != 0
+    }
+}
+
+impl Throttled {
+    /// Percent of the recent looks at which it was held down.
+    pub(super) fn percent(&mut self, reasons: Reasons, now: Timestamp) -> f64 {
+        self.0.push_back((now, reasons));
         while self.0.front().is_some_and(|(at, _)| now.since(*at) > THROTTLE_WINDOW) {
             self.0.pop_front();
         }
-        let held_down = self.0.iter().filter(|(_, held)| *held).count();
-        held_down as f64 / self.0.len() as f64 * 100.0
+        self.part(|reasons| reasons != Reasons::default())
+    }
+
+    /// By what, where it was, and for what percentage of the looks.
+    pub(super) fn by_reason(&self) -> Box<[(Throttle, f64)]> {
+        let part = |throttle| (throttle, self.part(|reasons| reasons.contains(throttle)));
+        Throttle::ALL.into_iter().map(part).filter(|(_, percent)| *percent > 0.0).collect()
+    }
+
+    fn part(&self, is: impl Fn(Reasons) -> bool) -> f64 {
+        let count = self.0.iter().filter(|(_, reasons)| is(*reasons)).count();
+        count as f64 / self.0.len().max(1) as f64 * 100.0
     }
 }
 

@@ -122,6 +122,24 @@ pub(super) fn memory_v1(device: &Device<'_>) -> Result<(u64, u64), NvmlError> {
     Ok((memory.total, memory.used))
 }
 
+/// Whether rows of the memory wait to be replaced, and whether one could not be.
+pub(super) fn remapped_rows(device: &Device<'_>) -> Result<(bool, bool), NvmlError> {
+    let symbol = nvml_sym(device.nvml().lib().nvmlDeviceGetRemappedRows.as_ref())?;
+    let (mut correctable, mut uncorrectable, mut pending, mut failed) = (0, 0, 0, 0);
+    // SAFETY: the handle is the device's own, the numbers outlive the call.
+    let code = unsafe {
+        symbol(
+            device.handle(),
+            &raw mut correctable,
+            &raw mut uncorrectable,
+            &raw mut pending,
+            &raw mut failed,
+        )
+    };
+    nvml_try(code)?;
+    Ok((pending != 0, failed != 0))
+}
+
 /// Why the clocks are held down, under the name that newer drivers give it.
 pub(super) fn clocks_event_reasons(device: &Device<'_>) -> Result<u64, NvmlError> {
     let symbol = nvml_sym(device.nvml().lib().nvmlDeviceGetCurrentClocksEventReasons.as_ref())?;

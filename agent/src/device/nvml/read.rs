@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use shared::health::Throttle;
 use shared::metric::{Metric, MetricSet};
 use shared::reading::{Reading, Readings};
 use shared::time::Timestamp;
@@ -41,6 +42,10 @@ pub(super) struct Read {
     /// Whether it is cut into MIG instances.
     pub(super) is_cut: bool,
     pub(super) processes: Processes,
+    /// What its energy counter shows.
+    pub(super) joules: Option<f64>,
+    /// By what its clock was held down.
+    pub(super) throttled: Box<[(Throttle, f64)]>,
     readings: Vec<(Metric, Reading)>,
 }
 

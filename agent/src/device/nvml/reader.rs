@@ -21,6 +21,7 @@ use super::mig::Cut;
 use super::raw;
 use super::read::Read;
 use super::session::Session;
+use super::wear::Wear;
 
 /// How long a handle is used: what it stands for, and can do, may have changed.
 const HANDLE_LIFE: Duration = Duration::from_secs(60);
@@ -152,8 +153,9 @@ pub(super) fn read_slowly(library: &Library, session: &Session, index: usize, pe
         let mut slow = Read::new(session.clock.now());
         let is_counted =
             lane.lock().read.as_ref().is_some_and(|read| read.get(Metric::PcieTxKbps).is_some());
+        let gauge = Gauge::open(library, number, asking);
+        let wear = gauge.as_ref().ok().map(Wear::read);
         if !is_counted {
-            let gauge = Gauge::open(library, number, asking);
             for (metric, counter) in [
                 (Metric::PcieTxKbps, PcieUtilCounter::Send),
                 (Metric::PcieRxKbps, PcieUtilCounter::Receive),
@@ -161,7 +163,13 @@ pub(super) fn read_slowly(library: &Library, session: &Session, index: usize, pe
                 slow.put(metric, pcie(gauge.as_ref(), counter));
             }
         }
-        lane.lock().slow = Some(slow);
+        {
+            let mut lane = lane.lock();
+            lane.slow = Some(slow);
+            if let Some(wear) = wear {
+                lane.wear = Some(wear.after(lane.wear.take()));
+            }
+        }
         if !session.sleep(period) {
             return;
         }

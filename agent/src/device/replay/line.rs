@@ -15,6 +15,7 @@ use shared::identity::PodKey;
 use shared::metric::{Metric, Scope};
 use shared::reading::{Reading, Readings, out_of_range};
 
+use super::condition::{KEYS as CONDITION_KEYS, condition};
 use crate::device::fields::{Fields, Written};
 use crate::device::{
     Observation, ObservedDevice, ObservedEngine, ObservedHolder, Processes, Seat, holder,
@@ -108,11 +109,13 @@ fn device(index: u32, value: Value, unknown: &mut Vec<String>) -> Result<Observe
         readings,
         seat: Seat::default(),
         processes: Processes::default(),
+        condition: condition(&mut fields)?,
     };
     fields.skip(&["unattributed"]);
     fields.skip(&UNATTRIBUTED.map(|(_, name)| name));
     let known: Vec<_> = ["uuid", "index", "name", "memory_total_mib", "holders", "mig"]
         .into_iter()
+        .chain(CONDITION_KEYS)
         .chain(metrics(Scope::Device).map(Metric::name))
         .collect();
     unknown.extend(fields.left("a device", &known));

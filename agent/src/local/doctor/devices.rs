@@ -1,5 +1,6 @@
 //! Pure: what is shown of a node → whether its devices are read.
 
+use shared::health::Health;
 use shared::metric::Metric;
 use shared::reading::Reading;
 
@@ -43,6 +44,7 @@ pub fn devices(view: &View<'_>, source: &SourceSpec, notes: &[Note]) -> Result<S
     if let Some(first) = broken.first() {
         let device = first.device;
         let why = first.reason().unwrap_or_else(|| "nothing can be read of it".into());
+        let why = with_health(&why, first);
         let others = others(broken.len(), all - broken.len());
         let said = format!("GPU {} ({}): {why}{others}", device.index, device.uuid);
         return error(said, Subject::Device(device.uuid.as_str()));
@@ -81,10 +83,28 @@ fn is_broken(view: &DeviceView<'_>) -> bool {
 /// What there is to say about devices that are read, such as an XID.
 fn remarks(view: &View<'_>, notes: &[Note]) -> String {
     let remark = |(place, view): (usize, &DeviceView<'_>)| {
-        let reason = own_reason(view, notes.get(place))?;
-        Some(format!("; GPU {} ({}): {reason}", view.device.index, view.device.uuid))
+        let reason = own_reason(view, notes.get(place)).unwrap_or_default();
+        let reason = with_health(reason, view);
+        (!reason.is_empty())
+            .then(|| format!("; GPU {} ({}): {reason}", view.device.index, view.device.uuid))
     };
     view.devices.iter().enumerate().filter_map(remark).collect()
+}
+
+/// `said`, and what is the matter with the device beside it.
+fn with_health(said: &str, view: &DeviceView<'_>) -> String {
+    let health = view.device.health.as_deref();
+    let held_down = view.throttled.iter().map(|(by, percent)| {
+        let by = by.name().replace('_', " ");
+        format!("its clock is held down by {by} {percent:.0} % of the time")
+    });
+    let mut remarks = health.map(Health::remarks).unwrap_or_default();
+    remarks.extend(held_down);
+    // The source may have said some of it.
+    remarks.retain(|remark| !said.contains(remark.as_str()));
+    let is_repeated = |part: &str| remarks.iter().any(|remark| remark.starts_with(part));
+    let said = said.split("; ").filter(|part| !part.is_empty() && !is_repeated(part));
+    said.chain(remarks.iter().map(String::as_str)).collect::<Vec<_>>().join("; ")
 }
 
 /// What its source says of the device, without what `note` says of its holders.

@@ -7,6 +7,7 @@ use reference::{compare, series_table};
 use shared::frame::{
     Device, DeviceSample, Engine, EngineSample, Frame, Holder, HolderSource, Inventory, Sample,
 };
+use shared::health::{Energy, Health, Origin, RecoveryAction, Throttle, XidCount};
 use shared::identity::PodKey;
 use shared::metric::{Metric, Scope};
 use shared::reading::{Reading, Readings};
@@ -38,8 +39,21 @@ fn device(index: u32) -> Device {
         name: "a".into(),
         memory_total_mib: Some(100.0),
         mig: None,
+        health: Some(Box::new(health())),
         holders: vec![holder.clone(), Holder { container: "b".into(), ..holder }],
         reason: None,
+    }
+}
+
+/// All that can be the matter.
+fn health() -> Health {
+    Health {
+        xids: Some(vec![XidCount { xid: 79, count: 1 }]),
+        ecc_uncorrected: Some(1),
+        remap_pending: Some(true),
+        remap_failed: Some(true),
+        recovery: Some(RecoveryAction::GpuReset),
+        lost: true,
     }
 }
 
@@ -55,9 +69,12 @@ fn the_reference_lists_every_series() {
         reason: None,
     };
     let (age, held) = (Duration::ZERO, Vec::new());
+    let energy = Energy { joules: 1.0, origin: Origin::Counter };
     let [good, bad] = [Reading::Ok(50.0), Reading::Failed("a".into())];
     let device = |reading| {
-        Some(DeviceSample { age, readings: readings(Scope::Device, reading), held: held.clone() })
+        let readings = readings(Scope::Device, reading);
+        let throttled = [(Throttle::ALL[0], 50.0)].into();
+        Some(DeviceSample { age, readings, held: held.clone(), energy: Some(energy), throttled })
     };
     let engine = |reading| Some(EngineSample { age, readings: readings(Scope::Engine, reading) });
     let sample = Sample {

@@ -16,14 +16,14 @@ use crate::fleet::unattributed::unattributed;
 use crate::fleet::view::{NodeView, Row};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfNode {
-    node: String,
+pub(super) struct OfNode {
+    pub(super) node: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OfDevice {
-    node: String,
-    gpu_uuid: String,
+pub(super) struct OfDevice {
+    pub(super) node: String,
+    pub(super) gpu_uuid: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -11,6 +11,7 @@ use crate::demand::place::Rules;
 use crate::directory::{Directory, Snapshot};
 use crate::fleet::Fleet;
 use crate::refusal::Refusals;
+use crate::timeline::Timelines;
 use crate::trigger::profile::Profiles;
 use crate::{contain, ingest, limit, reload, scaler};
 
@@ -24,13 +25,15 @@ fn the_reference_lists_every_series() {
     let mut metrics = Metrics::new(&ingest, &calls, &demands).with_locks(&refusals, &reloads);
     metrics.add(|registry| contained.register(registry));
     metrics.add(|registry| limits.register(registry));
+    let timelines = Timelines::default();
+    metrics.add(|registry| timelines.register(registry));
 
     let shown = Shown::default();
     let directory = Arc::new(Directory::default());
     directory.replace(Snapshot::default());
     let answers =
         Answers::new(directory, Arc::new(Fleet::default()), Arc::new(Profiles::default()), clock);
-    let all: [&dyn Specimens; 11] = [
+    let all: [&dyn Specimens; 14] = [
         &demands,
         &ingest,
         &calls,
@@ -38,9 +41,12 @@ fn the_reference_lists_every_series() {
         &reloads,
         &contained,
         &limits,
+        &timelines,
         &shown.nodes,
         &shown.triggers,
         &shown.workloads,
+        &shown.health,
+        &shown.ledger,
         &shown.certificates,
     ];
     all.iter().for_each(|part| part.specimens());

@@ -101,8 +101,19 @@ fn a_counter_that_stands_still_or_falls_gives_no_watts() {
 
 #[test]
 fn the_throttled_share_is_of_the_last_ten_seconds() {
-    let mut throttle = Throttle::default();
-    assert_eq!(throttle.percent(true, at(0)), 100.0);
-    assert_eq!(throttle.percent(false, at(5_000)), 50.0);
-    assert_eq!(throttle.percent(false, at(10_001)), 0.0);
+    let mut throttled = Throttled::default();
+    assert!(throttled.by_reason().is_empty());
+    let mut both = Reasons::default();
+    both.insert(Throttle::Power);
+    both.insert(Throttle::Heat);
+    let mut heat = Reasons::default();
+    heat.insert(Throttle::Heat);
+    let none = Reasons::default();
+    assert_eq!(throttled.percent(both, at(0)), 100.0);
+    assert_eq!(throttled.percent(none, at(5_000)), 50.0);
+    throttled.percent(heat, at(6_000));
+    throttled.percent(none, at(6_001));
+    assert_eq!(*throttled.by_reason(), [(Throttle::Power, 25.0), (Throttle::Heat, 50.0)]);
+    assert_eq!(throttled.percent(none, at(16_002)), 0.0);
+    assert!(throttled.by_reason().is_empty());
 }

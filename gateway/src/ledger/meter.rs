@@ -1,0 +1,154 @@
+//! Pure: what a device's energy total showed, and when → what was used since.
+//!
+//! Guarantees: nothing is counted twice and nothing is made up: a counter that began anew counts
+//! from zero, one that says what cannot be is not believed until it has said so three times, and
+//! another agent's estimate is not compared with this one's.
+
+use std::time::Duration;
+
+use shared::health::Energy;
+use shared::time::Timestamp;
+
+/// More than any device draws; a total that grows faster is broken.
+pub const MAX_WATTS: f64 = 5_000.0;
+/// A counter's steps, and the time between its being read and its time stamp.
+const SLACK: Duration = Duration::from_millis(250);
+/// Looks at which a total must go on from one that could not be, to be taken for the new one.
+const CONVINCING: u8 = 3;
+
+/// One device's total, as far as it was followed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Meter {
+    base: Option<(Timestamp, Energy)>,
+    doubt: Option<Doubt>,
+}
+
+/// A total that cannot follow from the one before.
+#[derive(Clone, Copy, Debug)]
+struct Doubt {
+    first: f64,
+    last: (Timestamp, f64),
+    looks: u8,
+}
+
+/// What was used since the total before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Used {
+    /// There is nothing to compare with.
+    Unknown,
+    /// So many joules.
+    Joules(f64),
+    /// The total cannot be true.
+    Doubtful,
+}
+
+impl Meter {
+    /// Takes what the total showed at `at`.
+    pub fn follow(&mut self, energy: Option<Energy>, at: Timestamp) -> Used {
+        let Some(energy) = energy else { return Used::Unknown };
+        let Some((before, base)) = self.base.filter(|(_, base)| base.origin == energy.origin)
+        else {
+            *self = Self { base: Some((at, energy)), doubt: None };
+            return Used::Unknown;
+        };
+        if at <= before {
+            return Used::Unknown;
+        }
+        // A fall is a counter that began anew, if it can have come that far since.
+        let grown = match energy.joules - base.joules {
+            grown if grown >= 0.0 => grown,
+            _ => energy.joules,
+        };
+        if grown <= most(at.since(before)) {
+            *self = Self { base: Some((at, energy)), doubt: None };
+            return Used::Joules(grown);
+        }
+        let doubt = match self.doubt {
+            Some(doubt) if goes_on(doubt.last, (at, energy.joules)) => {
+                Doubt { last: (at, energy.joules), looks: doubt.looks + 1, ..doubt }
+            }
+            _ => Doubt { first: energy.joules, last: (at, energy.joules), looks: 1 },
+        };
+        if doubt.looks < CONVINCING {
+            self.doubt = Some(doubt);
+            return Used::Doubtful;
+        }
+        *self = Self { base: Some((at, energy)), doubt: None };
+        Used::Joules(energy.joules - doubt.first)
+    }
+}
+
+fn most(time: Duration) -> f64 {
+    MAX_WATTS * (time + SLACK).as_secs_f64()
+}
+
+fn goes_on((before, last): (Timestamp, f64), (at, joules): (Timestamp, f64)) -> bool {
+    (0.0..=most(at.since(before))).contains(&(joules - last))
+}
+
+#[cfg(test)]
+mod tests {
+    use shared::health::Origin;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_millis(second * 1_000)
+    }
+
+    /// Totals, a second apart; what was used.
+    fn followed(totals: &[f64]) -> Vec<Used> {
+        let mut meter = Meter::default();
+        let totals = (0..).zip(totals);
+        totals
+            .map(|(second, joules)| {
+                meter.follow(Some(Energy { joules: *joules, origin: Origin::Counter }), at(second))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_counter_that_began_anew_counts_from_zero() {
+        use Used::{Joules, Unknown};
+        let totals = [1e6, 1e6 + 300.0, 150.0, 450.0];
+        assert_eq!(followed(&totals), [Unknown, Joules(300.0), Joules(150.0), Joules(300.0)]);
+    }
+
+    #[test]
+    fn one_absurd_look_changes_nothing_and_three_that_agree_are_a_new_counter() {
+        use Used::{Doubtful, Joules, Unknown};
+        let blip = [1e6, 1e12, 1e6 + 600.0, 9e5, 1e6 + 1_200.0];
+        assert_eq!(
+            followed(&blip),
+            [Unknown, Doubtful, Joules(600.0), Doubtful, Joules(600.0)],
+            "the base stands while one look is doubted"
+        );
+        let other = [1e6, 5e8, 5e8 + 300.0, 5e8 + 600.0, 5e8 + 900.0];
+        assert_eq!(followed(&other), [Unknown, Doubtful, Doubtful, Joules(600.0), Joules(300.0)]);
+        let noise = [1e6, 1e12, 1e9, 1e11, 1e10, 1e6 + 1_500.0];
+        let used = followed(&noise);
+        assert_eq!(used[1..5], [Doubtful; 4]);
+        assert_eq!(used[5], Joules(1_500.0));
+    }
+
+    #[test]
+    fn time_that_stands_still_or_runs_back_and_another_agents_estimate_add_nothing() {
+        let energy = |joules, agent| Some(Energy { joules, origin: Origin::Integrated(agent) });
+        let mut meter = Meter::default();
+        assert_eq!(meter.follow(energy(500.0, 1), at(10)), Used::Unknown);
+        assert_eq!(meter.follow(energy(900.0, 1), at(10)), Used::Unknown);
+        assert_eq!(meter.follow(energy(900.0, 1), at(9)), Used::Unknown);
+        assert_eq!(meter.follow(None, at(11)), Used::Unknown);
+        assert_eq!(meter.follow(energy(800.0, 1), at(12)), Used::Joules(300.0));
+        assert_eq!(meter.follow(energy(10.0, 2), at(13)), Used::Unknown);
+        assert_eq!(meter.follow(energy(30.0, 2), at(14)), Used::Joules(20.0));
+    }
+
+    #[test]
+    fn a_long_gap_is_counted_as_a_whole() {
+        let mut meter = Meter::default();
+        let energy = |joules| Some(Energy { joules, origin: Origin::Counter });
+        meter.follow(energy(1e6), at(0));
+        assert_eq!(meter.follow(energy(1e6 + 180_000.0), at(600)), Used::Joules(180_000.0));
+    }
+}
