@@ -62,7 +62,7 @@ struct In {
     part: &'static str,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Shed {
     part: &'static str,
     why: &'static str,
