@@ -23,7 +23,7 @@ pub fn bounded(page: String, most: usize) -> String {
 }
 
 /// What the page says of itself: a name and what it means.
-const OWN: [(&str, &str); 2] = [
+pub(super) const OWN: [(&str, &str); 2] = [
     ("gpu_gateway_metrics_series", "Series on this page"),
     (
         "gpu_gateway_metrics_series_left_out",

@@ -1,6 +1,6 @@
 //! Every series there can be, as the reference lists them.
 
-use reference::{Specimens, compare, series, series_table};
+use reference::{Series, Specimens, compare, series, series_table};
 use shared::process::Clock;
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use crate::demand::Demands;
 use crate::demand::place::Rules;
 use crate::directory::{Directory, Snapshot};
 use crate::fleet::Fleet;
+use crate::http::series::OWN;
 use crate::refusal::Refusals;
 use crate::timeline::Timelines;
 use crate::trigger::profile::Profiles;
@@ -53,6 +54,12 @@ fn the_reference_lists_every_series() {
 
     let mut all = series(&metrics.counters.lock());
     all.extend(series(&shown.registry(&answers)));
+    all.extend(OWN.map(|(name, help)| Series {
+        name: name.into(),
+        kind: "gauge".into(),
+        help: help.into(),
+        labels: Vec::new(),
+    }));
     all.sort();
     compare("metrics.md", "gpu-gateway", &series_table(&all));
 }
