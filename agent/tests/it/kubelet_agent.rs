@@ -97,7 +97,9 @@ async fn every_subcommand_that_reads_a_node_asks_its_kubelet() {
     let holders = &line["devices"][0]["holders"];
     assert_eq!(holders[0]["source"], "kubelet");
     assert_eq!((&holders[0]["pod"], holders[0]["share"].as_f64()), (&"p".into(), Some(1.0)));
-    assert!(printed(&["top", "--once"]).contains("ai/p (main) 100 %"));
+    let screen = printed(&["top", "--once"]);
+    let holder = screen.lines().find(|line| line.contains("ai/p (main)")).unwrap();
+    assert!(holder.contains("100% kubelet"), "{screen}");
     let text = printed(&["snapshot", "-o", "prometheus"]);
     for line in [
         "# TYPE gpu_agent_kubelet_lists_total counter",

@@ -175,7 +175,7 @@ async fn a_lost_device_is_unknown_until_it_is_back_and_its_neighbour_does_not_no
     node.reads(&gpus(true));
     cluster.refuses(&busy("a"), Code::Unavailable).await;
     assert_eq!(cluster.ask(&busy("b")).await.unwrap(), 30.0);
-    cluster.shows(G1, |device| device["state"] == "failed").await;
+    cluster.shows(G1, |device| device["state"] == "lost").await;
     node.reads(&gpus(false));
     cluster.gives(&busy("a"), 70.0).await;
     assert_eq!(cluster.ask(&busy("b")).await.unwrap(), 30.0);
