@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::{Args as _, CommandFactory as _, Parser as _};
+use loadtest::replay;
 
 use super::{pages, root};
 
@@ -11,7 +12,8 @@ use super::{pages, root};
 const PENDING_COMMANDS: &[&str] = &[];
 
 /// Flags of other programs that stand in the text.
-const FOREIGN_FLAGS: &[&str] = &["--enable-metrics", "--horizontal-pod-autoscaler-sync-period"];
+const FOREIGN_FLAGS: &[&str] =
+    &["--build-arg", "--enable-metrics", "--horizontal-pod-autoscaler-sync-period"];
 
 /// The long flags of a command and of all below it, by the words that lead there.
 fn flags(command: &clap::Command, words: &str, found: &mut BTreeMap<String, BTreeSet<String>>) {
@@ -28,6 +30,8 @@ fn known_flags() -> BTreeMap<String, BTreeSet<String>> {
     let mut known = BTreeMap::new();
     flags(&agent::config::Cli::command(), "gpu-agent", &mut known);
     flags(&gateway::config::Cli::command(), "gpu-gateway", &mut known);
+    let replay = replay::command::Args::augment_args(clap::Command::new("replay"));
+    flags(&replay, "loadtest replay", &mut known);
     known
 }
 
@@ -37,7 +41,7 @@ fn wrong_calls(line: &str, known: &BTreeMap<String, BTreeSet<String>>) -> Vec<St
     let line = line.split(" #").next().unwrap_or_default();
     for call in line.split(['|', '&', ';', '`']) {
         let mut words = call.split_whitespace().peekable();
-        let is_ours = |word: &&str| matches!(*word, "gpu-agent" | "gpu-gateway");
+        let is_ours = |word: &&str| matches!(*word, "gpu-agent" | "gpu-gateway" | "loadtest");
         let Some(binary) = words.by_ref().find(is_ours) else { continue };
         let Some(below) = words.peek().filter(|word| !word.starts_with('-')) else { continue };
         let words_so_far = format!("{binary} {below}");
