@@ -158,7 +158,7 @@ class Fleet {
     const steps = Array.from({ length: 10 }, (_, step) => h("span", { class: `swatch h${step}` }));
     const mark = (name, text, word) => [h("span", { class: "mark" }, h("span", { class: `swatch ${name}` }, text), ` ${word}`)];
     this.legend.replaceChildren(metricName(this.metric), " ", "0 ", h("span", { class: "steps", "aria-hidden": "true" }, steps), ` ${end}`,
-      h("span", { class: "marks" }, ...mark("free h0", "", "free"), ...mark("throttled", "▲", "throttled"),
+      h("span", { class: "marks" }, ...mark("free h0", "", "free"), ...mark("throttled", "▲", "throttled"), ...mark("unwell", "!", "errors reported"),
         ...mark("stale", "?", "stale"), ...mark("failed", "✕", "failed or lost"), ...mark("unread", "–", "not read")));
   }
 
@@ -169,7 +169,7 @@ class Fleet {
     const watts = cells.map(({ seen }) => seen.value("power_draw")).filter((value) => value !== null);
     const power = watts.length ? watts.reduce((sum, value) => sum + value, 0) : null;
     const free = Object.entries(tick.free);
-    const bad = cells.filter(({ seen }) => seen.state !== "ok" || seen.isThrottled || seen.isClaimedTwice);
+    const bad = cells.filter(({ seen }) => seen.state !== "ok" || seen.isThrottled || seen.isUnwell || seen.isClaimedTwice);
     const facts = [
       ["GPUs", `${number(cells.length)} on ${count(shape.nodes.length, "node")}`],
       ["Free", free.map(([model, amount]) => `${number(amount)} ${model}`).join(", ") || "none"],
@@ -186,8 +186,8 @@ class Fleet {
   }
 
   list(bad) {
-    const what = ({ seen }) => [seen.isClaimedTwice ? "claimed by two nodes" : null, seen.state === "ok" ? null : seen.why ?? seen.state,
-      seen.isThrottled ? "throttled" : null].filter(Boolean).join(", ");
+    const what = ({ cell, seen }) => [seen.isClaimedTwice ? "claimed by two nodes" : null, seen.state === "ok" ? null : seen.why ?? seen.state,
+      seen.isThrottled ? `throttled${seen.throttledBy ? ` by ${seen.throttledBy}` : ""}` : null, ...(cell.gpu.health ?? [])].filter(Boolean).join(", ");
     const shown = bad.slice(0, LISTED).map((trouble) => [trouble, what(trouble)]);
     const key = shown.map(([{ cell }, text]) => cell.gpu.uuid + text).join() + bad.length;
     if (this.troubles.key === key || this.troubles.contains(document.activeElement)) return;

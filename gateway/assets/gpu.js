@@ -28,11 +28,13 @@ function holder(held) {
 
 function marks(gpu, seen, age) {
   const marks = [];
+  if (seen.state === "lost") marks.push(["bad", "✕ lost: the driver cannot reach it"]);
+  for (const remark of gpu.health ?? []) marks.push(["bad", `! ${remark}`]);
   if (seen.state === "failed") marks.push(["bad", `✕ failed: ${seen.why ?? "a reading failed"}`]);
   if (seen.state === "stale") marks.push(["warn", `? stale: the node last spoke ${span(age)} ago`]);
   if (seen.state === "unread") marks.push(["warn", "– never read"]);
   if (seen.isThrottled) {
-    marks.push(["warn", `▲ throttled ${number(seen.value("throttled_percent"))} % of the time: its utilisation says more than it does`]);
+    marks.push(["warn", `▲ throttled${seen.throttledBy ? ` by ${seen.throttledBy}` : ""} ${number(seen.value("throttled_percent"))} % of the time: its utilisation says more than it does`]);
   }
   if (seen.isClaimedTwice) marks.push(["bad", "‼ two nodes claim this device, and only one can have it"]);
   if (gpu.reason) marks.push(["warn", gpu.reason]);

@@ -3,8 +3,8 @@
 import { h, setClass, setText } from "./dom.js";
 import { number, unitOf } from "./format.js";
 
-const STATES = { s: "stale", f: "failed", u: "unread" };
-const MARKS = { stale: "?", failed: "✕", unread: "–" };
+const STATES = { s: "stale", f: "failed", l: "lost", u: "unread" };
+const MARKS = { stale: "?", failed: "✕", lost: "✕", unread: "–" };
 /** Below this a clock that is held down for moments is no news. */
 export const THROTTLED_FROM = 5;
 
@@ -17,6 +17,8 @@ export function look(shape, tick, at, gpu) {
     why: tick.why[at] ?? null,
     value,
     isFree: gpu.holders.length === 0 && !gpu.reason && !gpu.isCut && tick.states[at] === "o",
+    throttledBy: tick.throttledBy[at] ?? null,
+    isUnwell: Boolean(gpu.health?.length),
     isThrottled: throttled !== null && throttled >= THROTTLED_FROM,
     isClaimedTwice: tick.conflicts.includes(gpu.uuid),
   };
@@ -120,11 +122,12 @@ export class Heat {
       if (seen.state !== "ok") name += ` ${seen.state}`;
       if (seen.isFree) name += " free";
       if (seen.isThrottled) name += " throttled";
+      if (seen.isUnwell) name += " unwell";
       if (seen.isClaimedTwice) name += " twice";
       setClass(cell.button, name);
       const mark = seen.isClaimedTwice ? "‼" : MARKS[seen.state];
       const short = metric.endsWith("_mib") && value !== null ? number(value / 1024) : number(value === null ? null : Math.round(value));
-      setText(cell.value, mark ?? (seen.isThrottled ? `▲${short}` : short));
+      setText(cell.value, mark ?? `${seen.isUnwell ? "!" : ""}${seen.isThrottled ? "▲" : ""}${short}`);
       const unit = mark || value === null ? "" : ` ${unitOf(metric)}`;
       if (cell.who) setText(cell.who, seen.isFree ? "free" : "no holder");
       if (isSmall || cell.button === document.activeElement || !cell.more.firstChild) this.label(cell, seen, unit);
@@ -137,7 +140,7 @@ export class Heat {
     const nobody = seen.isFree ? "free" : cell.gpu.isCut ? "cut into instances" : "holders not known";
     const who = holders ? `held by ${holders}` : nobody;
     const marks = [seen.state === "ok" ? null : seen.state, seen.isThrottled ? "throttled" : null,
-      seen.isClaimedTwice ? "claimed by two nodes" : null].filter(Boolean).map((mark) => `, ${mark}`).join("");
+      seen.isUnwell ? "unwell" : null, seen.isClaimedTwice ? "claimed by two nodes" : null].filter(Boolean).map((mark) => `, ${mark}`).join("");
     setText(cell.more, `${unit}, GPU ${cell.gpu.index} on ${cell.node.name}, ${who}${marks}`);
   }
 

@@ -163,8 +163,8 @@ function held(namespace, pod) {
   return shape.nodes.flatMap((node) => node.gpus.flatMap((gpu) => {
     at += 1;
     if (!gpu.holders.some((holder) => holder.ns === namespace && holder.pod === pod)) return [];
-    const { value, isThrottled, state: condition } = look(shape, tick, at, gpu);
-    const marks = [isThrottled ? "▲ throttled" : null, condition === "ok" ? null : condition].filter(Boolean).join(", ");
+    const { value, isThrottled, isUnwell, state: condition } = look(shape, tick, at, gpu);
+    const marks = [isThrottled ? "▲ throttled" : null, condition === "ok" ? null : condition, isUnwell ? `! ${gpu.health.join("; ")}` : null].filter(Boolean).join(", ");
     return [h("li", {}, h("span", { title: gpu.uuid }, `GPU ${gpu.index} on ${node.name}`), ` ${reading("gpu_utilization", value("gpu_utilization"))} busy`,
       marks ? h("span", { class: "warn" }, ` ${marks}`) : null)];
   }));

@@ -43,9 +43,9 @@ function engine(name, waiting, running) {
 /** What the nodes say; `waiting` requests queue in each pod of `ai/chat`. */
 export const nodes = {
   n1: (waiting) => [
-    [gpu("GPU-n1-0", 0, 96, [pod("chat-0")]), gpu("GPU-n1-1", 1, 91, [pod("chat-1")], { throttled_percent: 22, temperature: 88 }), gpu("GPU-n1-2", 2, 3, [{ ...pod("notebook-0"), namespace: "research" }])],
+    [gpu("GPU-n1-0", 0, 96, [pod("chat-0")]), gpu("GPU-n1-1", 1, 91, [pod("chat-1")], { throttled_percent: 22, throttled_by: { heat: 22 }, temperature: 88, xid: { 79: 2 } }), gpu("GPU-n1-2", 2, 3, [{ ...pod("notebook-0"), namespace: "research" }])],
     [engine("chat-0", waiting, 8), engine("chat-1", waiting + 1, 8)],
   ],
   n2: () => [[gpu("GPU-n2-0", 0, 35, [pod("vision-0")]), gpu("GPU-n2-1", 1, 48, [pod("fresh-0", { share: 0.5 }), { ...pod("guest"), share: 0.5 }]), gpu("GPU-n2-2", 2, null, [])], []],
-  n3: () => [[gpu("GPU-n3-0", 0, 0, [], { memory_used_mib: 4 }), gpu("GPU-n3-1", 1, 0, [], { memory_used_mib: 4 })], []],
+  n3: () => [[gpu("GPU-n3-0", 0, 0, [], { memory_used_mib: 4 }), gpu("GPU-n3-1", 1, 0, [], { memory_used_mib: 4, lost: true })], []],
 };

@@ -7,7 +7,7 @@ import net from "node:net";
 import { directory, nodes } from "./cluster.mjs";
 import { eventually, gpu } from "./stage.mjs";
 
-/** A 404 that is an answer: this gateway may have no ledger. */
+/** Tests put answers of their own in its place. */
 const NO_LEDGER = "/api/v1/ledger";
 const PAGES = ["fleet", "workloads", "workload/ai/chat", "workload/ai/fresh", "workload/ai/broken", "agents", "energy"];
 
@@ -58,7 +58,9 @@ export const tests = {
     await small(stage);
     const page = await open(stage, browser, "fleet");
     await label(page, ["96 %", "GPU 0 on n1", "ai/chat-0"]);
-    await label(page, ["GPU 1 on n1", "throttled"]);
+    await label(page, ["GPU 1 on n1", "throttled", "unwell"]);
+    await label(page, ["GPU 1 on n3", "lost"]);
+    await has(page, "throttled by heat, the driver reported XID 79 (2 times)");
     await label(page, ["GPU 2 on n2", "failed"]);
     await label(page, ["GPU 0 on n3", "free"]);
     const [devices] = nodes.n1(1);
@@ -68,6 +70,13 @@ export const tests = {
       await page.goto(`${stage.url}/#/${address}`);
       await page.locator("h1").waitFor();
     }
+  },
+
+  async "what this gateway's ledger counted is on the energy page"(stage, browser) {
+    await small(stage);
+    const page = await open(stage, browser, "energy", {}, []);
+    await has(page, "ai/chat");
+    await has(page, "research/notebook-0");
   },
 
   async "a hot GPU leads to the explanation of its workload"(stage, browser) {

@@ -50,6 +50,9 @@ struct Gpu {
     parent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<Arc<str>>,
+    /// What is the matter with it, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    health: Vec<String>,
     holders: Vec<Held>,
 }
 
@@ -84,6 +87,7 @@ pub(super) fn shape(answers: &Answers, nodes: &[NodeStatus]) -> Shape {
         mig: device.mig.as_ref().map(|mig| mig.profile.clone()),
         parent: device.mig.as_ref().map(|mig| mig.parent.to_string()),
         reason: device.reason.clone(),
+        health: device.health.as_ref().map_or_else(Vec::new, |health| health.remarks()),
         holders: device
             .holders
             .iter()
@@ -126,10 +130,12 @@ pub(super) struct Tick {
     sessions: Vec<usize>,
     /// Readings of each node that failed.
     failed: Vec<usize>,
-    /// One letter per device: `o`k, `s`tale, `f`ailed, `u`nread.
+    /// One letter per device: `o`k, `s`tale, `f`ailed, `l`ost, `u`nread.
     states: String,
     /// What failed, by the device's place.
     why: BTreeMap<usize, String>,
+    /// What held its clock down, by the device's place.
+    throttled_by: BTreeMap<usize, String>,
     /// Devices that two nodes claim.
     conflicts: Vec<String>,
     readings: BTreeMap<&'static str, Vec<Option<f64>>>,
@@ -190,6 +196,7 @@ pub(super) fn tick(
         failed: Vec::with_capacity(nodes.len()),
         states: String::new(),
         why: BTreeMap::new(),
+        throttled_by: BTreeMap::new(),
         conflicts: conflicts.iter().map(|conflict| conflict.uuid.to_string()).collect(),
         readings: BTreeMap::new(),
         triggers: triggers(answers, timelines),
@@ -218,6 +225,10 @@ impl Tick {
                     self.why.insert(rows.len(), failure);
                 }
                 let row = view.row(at);
+                if let Some(row) = row.filter(|row| !row.throttled.is_empty()) {
+                    let by = row.throttled.iter().map(|(by, _)| by.name().replace('_', " "));
+                    self.throttled_by.insert(rows.len(), by.collect::<Vec<_>>().join(", "));
+                }
                 failed += row.map_or(0, |row| row.readings.failures().count());
                 rows.push(row);
             }
