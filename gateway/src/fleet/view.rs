@@ -14,6 +14,8 @@ use shared::metric::{Metric, MetricSet};
 use shared::reading::{Reading, Readings};
 use shared::time::Timestamp;
 
+use super::Seeded;
+
 /// How often an agent reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Intervals {
@@ -73,7 +75,7 @@ pub struct Row {
 #[derive(Debug, Default)]
 pub struct Index {
     inventory: Arc<Inventory>,
-    pods: HashMap<PodKey, Claims>,
+    pods: HashMap<PodKey, Claims, Seeded>,
 }
 
 #[derive(Debug)]
@@ -101,7 +103,7 @@ pub struct Claim {
 impl Index {
     /// Indexes an inventory; pods that `before` knew keep the time since when they are known.
     pub fn new(inventory: Arc<Inventory>, before: Option<&Self>, now: Timestamp) -> Self {
-        let mut pods: HashMap<PodKey, Claims> = HashMap::new();
+        let mut pods: HashMap<PodKey, Claims, Seeded> = HashMap::default();
         let known_since = |pod: &PodKey| {
             before.and_then(|index| index.pods.get(pod)).map_or(now, |claims| claims.since)
         };
@@ -229,6 +231,16 @@ impl<'a> PodView<'a> {
     /// Since when the node has spoken of the pod without a break.
     pub fn known_since(&self) -> Timestamp {
         self.claims.since
+    }
+
+    /// What the places of [`Self::devices`] are places in.
+    pub fn inventory(&self) -> &'a Arc<Inventory> {
+        self.view.index.inventory()
+    }
+
+    /// How many devices it holds at most: some may be another's of the same name.
+    pub fn most_devices(&self) -> usize {
+        self.claims.devices.len()
     }
 
     /// The devices the pod holds.

@@ -13,21 +13,38 @@ struct ExactSum {
 }
 
 impl ExactSum {
-    #[expect(clippy::cast_possible_truncation, reason = "readings are at most 1e12")]
     fn add(mut self, value: f64) -> Self {
-        self.billionths += (value * 1e9).round() as i128;
+        self.billionths += billionths(value);
         self.count += 1;
         self
     }
 
     #[expect(clippy::cast_precision_loss, reason = "rounded to three decimals later")]
     fn sum(self) -> f64 {
-        self.billionths as f64 / 1e9
+        // Both round alike; the first is one instruction.
+        let sum = match i64::try_from(self.billionths) {
+            Ok(small) => small as f64,
+            Err(_) => self.billionths as f64,
+        };
+        sum / 1e9
     }
 
     fn mean(self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum() / f64::from(self.count) }
     }
+}
+
+/// A value in whole billionths, halves rounded up.
+#[expect(clippy::cast_possible_truncation, reason = "readings are at most 1e12")]
+#[expect(clippy::cast_precision_loss, reason = "a float cut to a whole number is one")]
+fn billionths(value: f64) -> i128 {
+    let exact = value * 1e9;
+    // All but the largest fit 64 bits, which need no call.
+    if (0.0..9e18).contains(&exact) {
+        let whole = exact as i64;
+        return i128::from(whole + i64::from(exact - whole as f64 >= 0.5));
+    }
+    exact.round() as i128
 }
 
 /// The sum, and how many there were.
@@ -57,7 +74,34 @@ pub fn aggregate(aggregation: Aggregation, values: impl Iterator<Item = f64>) ->
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Values of every size a reading can have, and some that it cannot.
+    fn value() -> impl Strategy<Value = f64> {
+        prop_oneof![
+            0.0..100.0,
+            0.0..1e-7,
+            0.0..1e12,
+            (0..1_000_000_000_000_u64).prop_map(|n| n as f64 / 2e9),
+            any::<f64>().prop_filter("finite", |v| v.is_finite() && v.abs() < 1e20),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_short_way_to_billionths_gives_the_bits_of_the_long_one(
+            values in prop::collection::vec(value(), 0..20),
+        ) {
+            let long = |values: &[f64]| values.iter().map(|v| (v * 1e9).round() as i128).sum();
+            let billionths: i128 = long(&values);
+            let sum = aggregate(Aggregation::Sum, values.iter().copied());
+            prop_assert_eq!(sum.to_bits(), (billionths as f64 / 1e9).to_bits());
+            let back = aggregate(Aggregation::Sum, values.iter().rev().copied());
+            prop_assert_eq!(sum.to_bits(), back.to_bits());
+        }
+    }
 
     #[test]
     fn every_published_aggregation_has_its_exact_answer() {

@@ -1,13 +1,15 @@
 //! What was observed of one workload for one trigger, as the decision takes it.
 //!
 //! Guarantees: plain data. A pod's devices come sorted by NVML index, then UUID; readings are
-//! those of the pod's share of each device.
+//! those of the pod's share of each device. Nothing is allocated or counted per device.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::identity::{DeviceUuid, NodeName, PodUid};
+use shared::frame::{Device, Inventory};
+use shared::identity::{NodeName, PodUid};
 use shared::metric::MetricSet;
 use shared::reading::Reading;
 use shared::time::Timestamp;
@@ -93,13 +95,22 @@ pub enum DemandReading {
 pub struct PartReadings {
     seen: Vec<Seen>,
     ends: Vec<usize>,
+    /// What the places of devices in `seen` are places in.
+    inventories: Vec<Arc<Inventory>>,
+}
+
+/// Where a device is found: see [`PartReadings::device`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    inventory: usize,
+    device: usize,
 }
 
 /// One reading of one device (or engine) of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
     /// The device; `None` for an engine.
-    pub device: Option<DeviceUuid>,
+    pub device: Option<Place>,
     /// NVML index, for the order.
     pub index: u32,
     /// The pod's share of the device's reading.
@@ -124,20 +135,59 @@ impl Seen {
 }
 
 impl PartReadings {
+    /// Room for `pods` pods.
+    pub fn of_pods(pods: usize) -> Self {
+        Self { ends: Vec::with_capacity(pods), ..Self::default() }
+    }
+
+    /// Room for `own` readings of the pod that is being listed; the first pod's make room for as
+    /// many of each of the others.
+    pub fn make_room(&mut self, own: usize) {
+        let pods = if self.seen.is_empty() { self.ends.capacity().max(1) } else { 1 };
+        self.seen.reserve(own.saturating_mul(pods));
+    }
+
+    /// Turns places in `inventory` into places here.
+    pub fn places(&mut self, inventory: &Arc<Inventory>) -> impl Fn(usize) -> Place + use<> {
+        if !self.inventories.last().is_some_and(|last| Arc::ptr_eq(last, inventory)) {
+            self.inventories.push(inventory.clone());
+        }
+        let inventory = self.inventories.len() - 1;
+        move |device| Place { inventory, device }
+    }
+
+    /// The device that was read; `None` for an engine.
+    pub fn device(&self, seen: &Seen) -> Option<&Device> {
+        let Place { inventory, device } = seen.device?;
+        self.inventories.get(inventory)?.devices.get(device)
+    }
+
     /// Ends the list of one pod: what was pushed since the last call is its readings, brought
     /// into order.
     pub fn end_pod(&mut self) {
-        let start = self.ends.last().copied().unwrap_or(0);
-        let own = &mut self.seen[start..];
-        if own.len() > 1 {
-            own.sort_by(|a, b| (a.index, &a.device).cmp(&(b.index, &b.device)));
+        let start = self.start();
+        // Inventories are in order already, nearly always.
+        if !self.seen[start..].is_sorted_by(|a, b| self.order(a, b).is_le()) {
+            let mut own = self.seen.split_off(start);
+            own.sort_by(|a, b| self.order(a, b));
+            self.seen.append(&mut own);
         }
         self.ends.push(self.seen.len());
     }
 
+    fn order(&self, a: &Seen, b: &Seen) -> Ordering {
+        let uuid = |seen: &Seen| self.device(seen).map(|device| &device.uuid);
+        a.index.cmp(&b.index).then_with(|| uuid(a).cmp(&uuid(b)))
+    }
+
+    /// Where the readings of the pod that is being listed begin.
+    fn start(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
     /// Whether the pod that is being listed has no reading so far.
     pub fn is_empty_so_far(&self) -> bool {
-        self.seen.len() == self.ends.last().copied().unwrap_or(0)
+        self.seen.len() == self.start()
     }
 
     /// Adds a reading to the pod that is being listed.
@@ -148,13 +198,20 @@ impl PartReadings {
     /// As [`Self::push`], where several nodes speak of the pod: a device that was listed already
     /// for it is kept once, from the node that was listed first unless that one fell silent.
     pub fn push_once(&mut self, seen: Seen) {
-        let start = self.ends.last().copied().unwrap_or(0);
-        let own = &mut self.seen[start..];
-        match own.iter_mut().find(|twin| twin.device == seen.device && twin.device.is_some()) {
-            Some(twin) if twin.is_silent_beside(&seen) => *twin = seen,
+        let start = self.start();
+        let uuid = |seen: &Seen| self.device(seen).map(|device| &device.uuid);
+        let own = uuid(&seen);
+        let is_twin = |twin: &Seen| own.is_some() && uuid(twin) == own;
+        match self.seen[start..].iter().position(is_twin).map(|at| start + at) {
+            Some(at) if self.seen[at].is_silent_beside(&seen) => self.seen[at] = seen,
             Some(_) => {}
             None => self.seen.push(seen),
         }
+    }
+
+    /// The readings alone; nothing tells any more which devices they are of.
+    pub fn into_sample(self) -> Vec<Seen> {
+        self.seen
     }
 
     fn range(&self, pod: usize) -> Range<usize> {
@@ -175,7 +232,7 @@ pub struct Series {
     pub ready_from: Timestamp,
     /// Until when; `None` for a pod that still is.
     pub ready_until: Option<Timestamp>,
-    /// Its readings, one entry per sample.
+    /// Its readings, one entry per sample; of which devices is not known any more.
     pub samples: Vec<Vec<Seen>>,
 }
 

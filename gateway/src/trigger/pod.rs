@@ -101,11 +101,15 @@ pub fn read(
 ) -> Result<f64, NotRead> {
     let selected = select(trigger, metric, seen)?;
     let mut unsupported = None;
+    // Devices of one node have one interval: what is fresh is worked out once for all of them.
+    let (mut interval, mut fresh_from) = (Duration::ZERO, now - trigger.stale_after);
     for device in selected {
         let Some(taken_at) = device.taken_at else { return Err(never(device)) };
-        let age = now.since(taken_at);
-        if age > fresh_for(trigger, device) {
-            return Err(NotRead::Stale(age));
+        if device.interval != interval {
+            (interval, fresh_from) = (device.interval, now - fresh_for(trigger, device));
+        }
+        if taken_at < fresh_from {
+            return Err(NotRead::Stale(now.since(taken_at)));
         }
         match &device.reading {
             Reading::Ok(_) => {}
