@@ -411,12 +411,13 @@ impl Answers {
         let key = &assessment.object.key;
         let asked = self.asked.get_mut(key);
         let mut asked = asked.unwrap_or_else(|| self.asked.entry(key.clone()).or_default());
-        let whole = asked.iter().position(|asked| asked.is_whole(question.metadata));
-        let known = whole.or_else(|| {
+        let from_memory = |asked: &Asked| Arc::ptr_eq(&asked.trigger, &assessment.trigger);
+        let known = asked.iter().position(from_memory).or_else(|| {
             let is_same = |asked: &Asked| spec::is_same(&asked.metadata, question.metadata);
             let at = asked.iter().position(is_same)?;
             // What only KEDA reads has changed.
             asked[at].whole = Whole::new(question.metadata);
+            asked[at].trigger = assessment.trigger.clone();
             Some(at)
         });
         let at = known.unwrap_or_else(|| {

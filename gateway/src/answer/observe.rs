@@ -42,7 +42,7 @@ pub fn nodes_of(fleet: &Fleet, pod: &Pod) -> Vec<NodeName> {
 /// What is said about `pod` where it may be.
 pub fn views_of(fleet: &Fleet, pod: &Pod) -> Few<Arc<NodeView>> {
     match &pod.node {
-        Some(node) => fleet.view(node).into_iter().collect(),
+        Some(node) => fleet.view(node).map_or_else(Few::new, |view| smallvec![view]),
         None => fleet.homes(&pod.key).iter().filter_map(|node| fleet.view(node)).collect(),
     }
 }
@@ -61,6 +61,7 @@ pub fn read_into(
             readings.make_room(said.iter().map(|(_, pod)| pod.most_devices()).sum());
             for (view, pod) in said {
                 let place = readings.places(pod.inventory());
+                let interval_ms = millis(view.intervals.samples);
                 for (claim, device) in pod.devices() {
                     let (reading, taken_at) = pod.reading(claim, metric);
                     unsupported |= matches!(reading, Reading::Unsupported);
@@ -69,7 +70,7 @@ pub fn read_into(
                         index: device.index,
                         reading,
                         taken_at,
-                        interval: view.intervals.samples,
+                        interval_ms,
                         is_mig: device.mig.is_some(),
                     };
                     if said.len() == 1 { readings.push(seen) } else { readings.push_once(seen) }
@@ -84,7 +85,7 @@ pub fn read_into(
                     index: 0,
                     reading: row.map_or(Reading::Unsupported, |row| row.readings.get(metric)),
                     taken_at: row.map(|row| row.taken_at),
-                    interval: view.intervals.engines,
+                    interval_ms: millis(view.intervals.engines),
                     is_mig: false,
                 })
             });
@@ -98,10 +99,19 @@ pub fn read_into(
     unsupported
 }
 
+fn millis(interval: Duration) -> u32 {
+    u32::try_from(interval.as_millis()).unwrap_or(u32::MAX)
+}
+
 /// What each of `views` says of `pod`.
 pub fn said_of<'a>(views: &'a [Arc<NodeView>], pod: &'a Pod) -> Few<Said<'a>> {
-    let of = |view: &'a Arc<NodeView>| Some((&**view, view.pod(&pod.key, pod.uid.as_ref())?));
-    views.iter().filter_map(of).collect()
+    let mut said = Few::new();
+    for view in views {
+        if let Some(of_pod) = view.pod(&pod.key, pod.uid.as_ref()) {
+            said.push((&**view, of_pod));
+        }
+    }
+    said
 }
 
 /// The pods that exist, groups together, in the order of their first pod's name.
@@ -134,9 +144,9 @@ pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Times
     };
     let labels = &*trigger.engine_labels;
     let mut known_since: Option<Timestamp> = None;
-    for members in groups {
+    for members in &groups {
         let mut unread = None;
-        for pod in &members {
+        for pod in members {
             let views = views_of(fleet, pod);
             let said = said_of(&views, pod);
             for (part, readings) in trigger.parts.iter().zip(&mut seen.parts) {
@@ -145,8 +155,10 @@ pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Times
                     said.iter().for_each(|(_, pod)| seen.offers.extend(pod.offers(labels)));
                 }
             }
-            let known = said.iter().map(|(_, pod)| pod.known_since());
-            known_since = known_since.into_iter().chain(known).min();
+            for (_, pod) in &said {
+                known_since =
+                    Some(known_since.map_or(pod.known_since(), |s| s.min(pod.known_since())));
+            }
             if trigger.reads_engines() {
                 seen.serving |= is_serving(&said, trigger, now);
                 unread = unread.or_else(|| why_unread(pod, &said, trigger));
@@ -158,7 +170,7 @@ pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Times
             }
             readings.end_pod();
         }
-        seen.pods.push(one(&members));
+        seen.pods.push(one(members));
     }
     let known_since =
         known_since.map(|since| since.min(known_before(fleet, trigger, workload, now)));
@@ -192,10 +204,11 @@ fn known_before(
 fn one(members: &[&Pod]) -> observed::Pod {
     let ready = members.iter().all(|pod| pod.ready);
     let same = members.iter().filter(|pod| pod.ready == ready);
+    let first = members[0];
     observed::Pod {
-        name: members[0].key.name.clone(),
-        uid: members[0].uid.clone(),
-        node: members[0].node.clone(),
+        name: first.key.name.clone(),
+        uid: first.uid.clone(),
+        node: first.node.clone(),
         ready,
         since: same.map(|pod| pod.since).max().unwrap_or_default(),
         unscheduled: members.iter().find_map(|pod| pod.unscheduled.clone()),
@@ -220,8 +233,8 @@ fn why_unread(pod: &Pod, said: &[Said<'_>], trigger: &Trigger) -> Option<Seen> {
         // What is read may be a recording, and nothing says so: those have whole engines only.
         None => format!("its engine is read, but not by engineLabels {labels} so far"),
     };
-    let (reading, interval) = (Reading::Failed(why.into()), view.intervals.engines);
-    Some(Seen { device: None, index: 0, is_mig: false, reading, taken_at: None, interval })
+    let (reading, interval_ms) = (Reading::Failed(why.into()), millis(view.intervals.engines));
+    Some(Seen { device: None, index: 0, is_mig: false, reading, taken_at: None, interval_ms })
 }
 
 /// Whether the engine of a pod has a request running or waiting, among the series that `trigger`

@@ -253,6 +253,7 @@ impl<'a> PodView<'a> {
     }
 
     /// The pod's own reading of a device it holds, and when it was taken.
+    #[inline]
     pub fn reading(&self, claim: &Claim, metric: Metric) -> (Reading, Option<Timestamp>) {
         match self.view.row(claim.device) {
             Some(row) => (row.share_of(claim, metric), Some(row.taken_at)),
@@ -304,23 +305,29 @@ impl Row {
         })
     }
 
+    #[inline]
     fn share_of(&self, claim: &Claim, metric: Metric) -> Reading {
+        if !self.held.is_empty()
+            && let Some(held) = self.held_by(claim, metric)
+        {
+            return held;
+        }
+        match (self.readings.value(metric), claim.share) {
+            (Some(value), _) if !metric.is_split_by_share() => Reading::Ok(value),
+            (Some(value), Some(share)) => Reading::Ok(value * share),
+            (Some(_), None) => Reading::Failed("its share of a shared device is not known".into()),
+            (None, _) => self.readings.get(metric),
+        }
+    }
+
+    /// What is known of the holders themselves, together.
+    fn held_by(&self, claim: &Claim, metric: Metric) -> Option<Reading> {
         let mut held = self
             .held
             .iter()
             .filter(|r| r.metric == metric && claim.holders.contains(&r.holder))
             .peekable();
-        if held.peek().is_some() {
-            return Reading::checked(metric, held.map(|reading| reading.value).sum());
-        }
-        match (self.readings.get(metric), claim.share) {
-            (Reading::Ok(value), Some(share)) if metric.is_split_by_share() => {
-                Reading::Ok(value * share)
-            }
-            (Reading::Ok(_), None) if metric.is_split_by_share() => {
-                Reading::Failed("its share of a shared device is not known".into())
-            }
-            (reading, _) => reading,
-        }
+        held.peek()?;
+        Some(Reading::checked(metric, held.map(|reading| reading.value).sum()))
     }
 }

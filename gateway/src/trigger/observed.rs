@@ -102,8 +102,8 @@ pub struct PartReadings {
 /// Where a device is found: see [`PartReadings::device`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    inventory: usize,
-    device: usize,
+    inventory: u32,
+    device: u32,
 }
 
 /// One reading of one device (or engine) of a pod.
@@ -118,17 +118,22 @@ pub struct Seen {
     /// When it was read, on this gateway's clock; `None` if it never was, and then a failed reading
     /// says why.
     pub taken_at: Option<Timestamp>,
-    /// The agent's sampling interval.
-    pub interval: Duration,
+    /// The agent's sampling interval, in milliseconds.
+    pub interval_ms: u32,
     /// Whether the device is a MIG instance.
     pub is_mig: bool,
 }
 
 impl Seen {
+    /// The agent's sampling interval.
+    pub fn interval(&self) -> Duration {
+        Duration::from_millis(self.interval_ms.into())
+    }
+
     /// Whether `other` was read so much later that this one's node can no longer be heard.
     fn is_silent_beside(&self, other: &Self) -> bool {
         match (self.taken_at, other.taken_at) {
-            (Some(own), Some(other)) => other.since(own) > self.interval * 3,
+            (Some(own), Some(other)) => other.since(own) > self.interval() * 3,
             (own, other) => own < other,
         }
     }
@@ -152,14 +157,14 @@ impl PartReadings {
         if !self.inventories.last().is_some_and(|last| Arc::ptr_eq(last, inventory)) {
             self.inventories.push(inventory.clone());
         }
-        let inventory = self.inventories.len() - 1;
-        move |device| Place { inventory, device }
+        let inventory = short(self.inventories.len() - 1);
+        move |device| Place { inventory, device: short(device) }
     }
 
     /// The device that was read; `None` for an engine.
     pub fn device(&self, seen: &Seen) -> Option<&Device> {
         let Place { inventory, device } = seen.device?;
-        self.inventories.get(inventory)?.devices.get(device)
+        self.inventories.get(inventory as usize)?.devices.get(device as usize)
     }
 
     /// Ends the list of one pod: what was pushed since the last call is its readings, brought
@@ -167,7 +172,8 @@ impl PartReadings {
     pub fn end_pod(&mut self) {
         let start = self.start();
         // Inventories are in order already, nearly always.
-        if !self.seen[start..].is_sorted_by(|a, b| self.order(a, b).is_le()) {
+        let in_order = |a: &Seen, b: &Seen| a.index < b.index || self.order(a, b).is_le();
+        if !self.seen[start..].is_sorted_by(in_order) {
             let mut own = self.seen.split_off(start);
             own.sort_by(|a, b| self.order(a, b));
             self.seen.append(&mut own);
@@ -191,6 +197,7 @@ impl PartReadings {
     }
 
     /// Adds a reading to the pod that is being listed.
+    #[inline]
     pub fn push(&mut self, seen: Seen) {
         self.seen.push(seen);
     }
@@ -223,6 +230,11 @@ impl PartReadings {
     pub fn of(&self, pod: usize) -> &[Seen] {
         &self.seen[self.range(pod)]
     }
+}
+
+/// No inventory comes near the largest place, where nothing is.
+fn short(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
 }
 
 /// What a pod's devices said over a while, for windows: newest or oldest first, as it comes.

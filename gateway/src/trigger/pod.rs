@@ -86,7 +86,7 @@ pub fn select<'a>(
 
 /// How old a reading may be: three of the agent's intervals if that is longer than `staleAfter`.
 pub fn fresh_for(trigger: &Trigger, seen: &Seen) -> Duration {
-    trigger.stale_after.max(seen.interval * 3)
+    trigger.stale_after.max(seen.interval() * 3)
 }
 
 /// The pod's reading at `now`.
@@ -102,11 +102,12 @@ pub fn read(
     let selected = select(trigger, metric, seen)?;
     let mut unsupported = None;
     // Devices of one node have one interval: what is fresh is worked out once for all of them.
-    let (mut interval, mut fresh_from) = (Duration::ZERO, now - trigger.stale_after);
+    let (mut interval_ms, mut fresh_from) = (0, now - trigger.stale_after);
     for device in selected {
         let Some(taken_at) = device.taken_at else { return Err(never(device)) };
-        if device.interval != interval {
-            (interval, fresh_from) = (device.interval, now - fresh_for(trigger, device));
+        if device.interval_ms != interval_ms {
+            interval_ms = device.interval_ms;
+            fresh_from = now - fresh_for(trigger, device);
         }
         if taken_at < fresh_from {
             return Err(NotRead::Stale(now.since(taken_at)));

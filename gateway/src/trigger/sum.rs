@@ -66,7 +66,7 @@ pub fn sum_over_window(
     let step = series
         .iter()
         .flat_map(|pod| pod.samples.iter().flatten())
-        .map(|seen| seen.interval)
+        .map(Seen::interval)
         .max()?
         .max(Duration::from_millis(100));
     let lines: Vec<TimeLine<'_>> = series.iter().map(TimeLine::of).collect();

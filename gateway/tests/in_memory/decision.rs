@@ -39,7 +39,7 @@ fn seen(index: usize, reading: Reading, age: Duration) -> Seen {
         index: u32::try_from(index).unwrap(),
         reading,
         taken_at: Some(NOW - age),
-        interval: INTERVAL,
+        interval_ms: 500,
         is_mig: false,
     }
 }
