@@ -5,46 +5,51 @@
 
 use crate::trigger::spec::Aggregation;
 
+/// Floats below it are whole billionths of 64 bits.
+const SMALL: f64 = 9e18;
+
 /// A sum in whole billionths: adding in another order gives the same bits.
 #[derive(Clone, Copy, Default)]
 struct ExactSum {
-    billionths: i128,
+    /// What fits 64 bits, which is nearly always all: no call is needed to add to it.
+    small: i64,
+    /// The rest.
+    large: i128,
     count: u32,
 }
 
 impl ExactSum {
+    #[expect(clippy::cast_possible_truncation, reason = "readings are at most 1e12")]
+    #[expect(clippy::cast_precision_loss, reason = "a float cut to a whole number is one")]
     fn add(mut self, value: f64) -> Self {
-        self.billionths += billionths(value);
         self.count += 1;
+        let exact = value * 1e9;
+        if (0.0..SMALL).contains(&exact) {
+            let whole = exact as i64;
+            // As `round` does it, halves up.
+            let rounded = whole + i64::from(exact - whole as f64 >= 0.5);
+            match self.small.checked_add(rounded) {
+                Some(sum) => self.small = sum,
+                None => self.large += i128::from(rounded),
+            }
+        } else {
+            self.large += exact.round() as i128;
+        }
         self
     }
 
     #[expect(clippy::cast_precision_loss, reason = "rounded to three decimals later")]
     fn sum(self) -> f64 {
-        // Both round alike; the first is one instruction.
-        let sum = match i64::try_from(self.billionths) {
-            Ok(small) => small as f64,
-            Err(_) => self.billionths as f64,
+        let billionths = match self.large {
+            0 => self.small as f64,
+            large => (large + i128::from(self.small)) as f64,
         };
-        sum / 1e9
+        billionths / 1e9
     }
 
     fn mean(self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum() / f64::from(self.count) }
     }
-}
-
-/// A value in whole billionths, halves rounded up.
-#[expect(clippy::cast_possible_truncation, reason = "readings are at most 1e12")]
-#[expect(clippy::cast_precision_loss, reason = "a float cut to a whole number is one")]
-fn billionths(value: f64) -> i128 {
-    let exact = value * 1e9;
-    // All but the largest fit 64 bits, which need no call.
-    if (0.0..9e18).contains(&exact) {
-        let whole = exact as i64;
-        return i128::from(whole + i64::from(exact - whole as f64 >= 0.5));
-    }
-    exact.round() as i128
 }
 
 /// The sum, and how many there were.
