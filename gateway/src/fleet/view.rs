@@ -83,6 +83,8 @@ struct Claims {
     /// Since when the node has spoken of this pod without a break.
     since: Timestamp,
     devices: Vec<Claim>,
+    /// Whether all devices are claimed with one UID, nearly always so: then one look is enough.
+    one_uid: bool,
     /// Places of its engines in the inventory, one per selection of series.
     engines: Vec<usize>,
 }
@@ -110,11 +112,14 @@ impl Index {
         let new = |pod: &PodKey| Claims {
             since: known_since(pod),
             devices: Vec::new(),
+            one_uid: true,
             engines: Vec::new(),
         };
         for (at, device) in inventory.devices.iter().enumerate() {
             for (place, holder) in device.holders.iter().enumerate() {
                 let claims = pods.entry(holder.pod.clone()).or_insert_with(|| new(&holder.pod));
+                let first = claims.devices.first();
+                claims.one_uid &= first.is_none_or(|first| first.uid == holder.uid);
                 let same = |claim: &&mut Claim| claim.device == at && claim.uid == holder.uid;
                 match claims.devices.iter_mut().find(same) {
                     Some(claim) => {
@@ -246,9 +251,12 @@ impl<'a> PodView<'a> {
     /// The devices the pod holds.
     pub fn devices(&self) -> impl Iterator<Item = (&'a Claim, &'a Device)> + use<'a> {
         let (inventory, uid) = (&self.view.index.inventory, self.uid);
-        let claims = self.claims.devices.iter();
+        let claims = &self.claims.devices;
+        let fits = move |claim: &Claim| may_be(claim.uid.as_ref(), uid);
+        let all_fit = claims.first().filter(|_| self.claims.one_uid).map(fits);
         claims
-            .filter(move |claim| may_be(claim.uid.as_ref(), uid))
+            .iter()
+            .filter(move |claim| all_fit.unwrap_or_else(|| fits(claim)))
             .map(|claim| (claim, &inventory.devices[claim.device]))
     }
 

@@ -271,3 +271,64 @@ impl Past for NoPast {
         false
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inventory(uuids: &[&str]) -> Arc<Inventory> {
+        let device = |(uuid, index): (&&str, u32)| Device {
+            uuid: (*uuid).into(),
+            index,
+            name: "H100".into(),
+            memory_total_mib: None,
+            mig: None,
+            reason: None,
+            holders: Vec::new(),
+        };
+        let devices = uuids.iter().zip(0..).map(device).collect();
+        Arc::new(Inventory { devices, engines: Vec::new(), reason: None })
+    }
+
+    fn seen(device: Place, index: u32, seconds: i64) -> Seen {
+        let taken_at = Some(Timestamp::from_millis(seconds * 1_000));
+        let reading = Reading::Ok(f64::from(index));
+        Seen { device: Some(device), index, reading, taken_at, interval_ms: 500, is_mig: false }
+    }
+
+    fn named(readings: &PartReadings, pod: usize) -> Vec<(&str, u32)> {
+        let uuid = |seen| readings.device(seen).unwrap().uuid.as_str();
+        readings.of(pod).iter().map(|seen| (uuid(seen), seen.index)).collect()
+    }
+
+    #[test]
+    fn devices_come_in_order_and_keep_their_names() {
+        let mut readings = PartReadings::of_pods(2);
+        for _ in 0..2 {
+            let place = readings.places(&inventory(&["GPU-c", "GPU-a", "GPU-b"]));
+            readings.push(seen(place(0), 1, 0));
+            readings.push(seen(place(1), 1, 0));
+            readings.push(seen(place(2), 0, 0));
+            readings.end_pod();
+        }
+        let right = vec![("GPU-b", 0), ("GPU-a", 1), ("GPU-c", 1)];
+        assert_eq!([named(&readings, 0), named(&readings, 1)], [right.clone(), right]);
+    }
+
+    #[test]
+    fn a_device_of_two_nodes_is_listed_once_by_the_one_that_is_heard() {
+        let list = |second: i64| {
+            let mut readings = PartReadings::default();
+            let place = readings.places(&inventory(&["GPU-a", "GPU-b"]));
+            readings.push_once(seen(place(0), 7, 0));
+            readings.push_once(seen(place(1), 8, 0));
+            let place = readings.places(&inventory(&["GPU-b"]));
+            readings.push_once(seen(place(0), 9, second));
+            readings.end_pod();
+            named(&readings, 0).iter().map(|(name, index)| format!("{name} {index}")).collect()
+        };
+        let lists: [Vec<String>; 2] = [list(1), list(2)];
+        assert_eq!(lists[0], ["GPU-a 7", "GPU-b 8"], "both are heard: the first counts");
+        assert_eq!(lists[1], ["GPU-a 7", "GPU-b 9"], "the first has fallen silent");
+    }
+}
