@@ -14,6 +14,10 @@ use shared::metric::MetricSet;
 use shared::reading::Reading;
 use shared::time::Timestamp;
 
+/// Readings that room is made for before they come: one pod with many devices says little about
+/// the others.
+const MOST_AHEAD: usize = 4_096;
+
 /// How the HPA uses the value (`metricType` beside the trigger's `type`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TargetType {
@@ -148,8 +152,8 @@ impl PartReadings {
     /// Room for `own` readings of the pod that is being listed; the first pod's make room for as
     /// many of each of the others.
     pub fn make_room(&mut self, own: usize) {
-        let pods = if self.seen.is_empty() { self.ends.capacity().max(1) } else { 1 };
-        self.seen.reserve(own.saturating_mul(pods));
+        let pods = if self.seen.is_empty() { self.ends.capacity() } else { 1 };
+        self.seen.reserve(own.saturating_mul(pods).min(MOST_AHEAD).max(own));
     }
 
     /// Turns places in `inventory` into places here.
