@@ -6,6 +6,8 @@
 
 /// What is asked of the pods' inference engines, declared or not.
 mod asks;
+/// Triggers asked about before, known again by their metadata.
+mod known;
 /// The workload of a trigger as it is now, gathered from directory and fleet.
 pub mod observe;
 /// The workload's past, gathered only when a window or the activity needs it.
@@ -20,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use foldhash::fast::RandomState;
 use shared::identity::{NodeName, PodKey, ScaledObjectKey};
 use shared::process::Clock;
 use shared::time::Timestamp;
@@ -36,6 +39,7 @@ use crate::trigger::profile::Profiles;
 use crate::trigger::spec::{self, MetricSpec, Trigger};
 use crate::trigger::verdict::{Outcome, Verdict};
 use crate::trigger::{self, value, warning};
+use known::{Subject, Whole};
 use past::WorkloadPast;
 use tokio::sync::watch;
 use tracing::warn;
@@ -58,7 +62,7 @@ pub struct Answers {
     /// A directory older than this is not answered from.
     max_age: Duration,
     warm: AtomicBool,
-    asked: DashMap<ScaledObjectKey, Vec<Asked>>,
+    asked: DashMap<ScaledObjectKey, Vec<Asked>, RandomState>,
     /// Changes with the undeclared triggers on engine metrics among those asked about.
     engines_asked: watch::Sender<u64>,
     /// What is asked of engines, as of the last look.
@@ -78,6 +82,10 @@ pub struct Asked {
     pub endings: u64,
     /// How far it looks back.
     pub look_back: Duration,
+    /// The metadata with what only KEDA reads, unless it is too large to be kept.
+    whole: Option<Whole>,
+    /// The trigger that it describes.
+    trigger: Arc<Trigger>,
     /// The trigger, where it reads engines without having been declared.
     undeclared: Option<Arc<Trigger>>,
 }
@@ -111,7 +119,7 @@ pub struct Assessment {
     /// The ScaledObject.
     pub object: Arc<ScaledObject>,
     /// The trigger.
-    pub trigger: Trigger,
+    pub trigger: Arc<Trigger>,
     /// What was seen.
     pub observed: Observed,
     /// What was decided.
@@ -135,8 +143,15 @@ impl Asked {
             active_since: None,
             endings: 0,
             look_back: trigger.look_back(),
-            undeclared: undeclared.then(|| Arc::new(trigger.clone())),
+            whole: Whole::new(question.metadata),
+            trigger: trigger.clone(),
+            undeclared: undeclared.then(|| trigger.clone()),
         }
+    }
+
+    /// Whether it came with exactly that metadata.
+    fn is_whole(&self, metadata: &HashMap<String, String>) -> bool {
+        self.whole.as_ref().is_some_and(|whole| whole.is(metadata))
     }
 }
 
@@ -206,7 +221,7 @@ impl Answers {
             clock,
             max_age: Duration::MAX,
             warm: AtomicBool::new(false),
-            asked: DashMap::new(),
+            asked: DashMap::default(),
             engines_asked: watch::Sender::new(0),
             asks: watch::Sender::default(),
         }
@@ -271,7 +286,29 @@ impl Answers {
     /// # Errors
     /// As the state table says.
     pub fn value(&self, question: Question<'_>) -> Result<f64, Refusal> {
-        let assessment = self.assess(question, self.clock.now())?;
+        self.value_of(question, self.subject(question))
+    }
+
+    /// The same, if `check` has nothing against the name of the trigger.
+    ///
+    /// # Errors
+    /// When the name cannot be derived, what `check` says of it, and as [`Answers::value`].
+    pub fn value_named(
+        &self,
+        question: Question<'_>,
+        check: impl FnOnce(&str) -> Result<(), Refusal>,
+    ) -> Result<f64, Refusal> {
+        let subject = self.subject(question);
+        match &subject.trigger {
+            Ok(trigger) => check(&trigger.name)?,
+            // There may be a name even so.
+            Err(_) => check(&self.metric_spec(question.metadata)?.name)?,
+        }
+        self.value_of(question, subject)
+    }
+
+    fn value_of(&self, question: Question<'_>, subject: Subject) -> Result<f64, Refusal> {
+        let assessment = self.assess_subject(question, subject, self.clock.now())?;
         self.remember(question, &assessment, None);
         assessment.value()
     }
@@ -300,43 +337,57 @@ impl Answers {
     /// When the question cannot be decided about at all: broken metadata, nothing by that name, or
     /// no directory yet.
     pub fn assess(&self, question: Question<'_>, now: Timestamp) -> Result<Assessment, Refusal> {
-        let trigger = self.trigger_of(question)?;
-        let snapshot = self.snapshot()?;
-        let Question { namespace, name, metadata } = question;
-        let Some(object) = snapshot.object(namespace, name) else {
-            return Err(Refusal::NotFound(format!(
-                "there is no ScaledObject or ScaledJob {namespace}/{name} with a trigger of this scaler"
-            )));
-        };
-        let target_type =
-            object.trigger_of(metadata).map_or(object.target_type, |trigger| trigger.target_type);
+        self.assess_subject(question, self.subject(question), now)
+    }
+
+    fn assess_subject(
+        &self,
+        question: Question<'_>,
+        Subject { trigger, object }: Subject,
+        now: Timestamp,
+    ) -> Result<Assessment, Refusal> {
+        let (trigger, object) = (trigger?, object?);
+        let target_type = object.target_type_of(question.metadata);
         self.decide(object, trigger, target_type, now)
+    }
+
+    /// The ScaledObject that `question` is about.
+    fn object(
+        &self,
+        Question { namespace, name, .. }: Question<'_>,
+    ) -> Result<Arc<ScaledObject>, Refusal> {
+        let snapshot = self.snapshot()?;
+        snapshot.object(namespace, name).cloned().ok_or_else(|| {
+            Refusal::NotFound(format!(
+                "there is no ScaledObject or ScaledJob {namespace}/{name} with a trigger of this scaler"
+            ))
+        })
     }
 
     fn decide(
         &self,
-        object: &Arc<ScaledObject>,
-        trigger: Trigger,
+        object: Arc<ScaledObject>,
+        trigger: Arc<Trigger>,
         target_type: TargetType,
         now: Timestamp,
     ) -> Result<Assessment, Refusal> {
         if object.kind == ScaledKind::Job {
-            let demand = self.demand(object, &trigger, true, now);
+            let demand = self.demand(&object, &trigger, true, now);
             let observed = Observed { demand, ..Observed::default() };
             let verdict = value::assess_job(&observed);
-            return Ok(Assessment { object: object.clone(), trigger, observed, verdict, now });
+            return Ok(Assessment { object, trigger, observed, verdict, now });
         }
         let Some(workload) = &object.workload else {
-            return Err(without_workload(object));
+            return Err(without_workload(&object));
         };
         let mut observed = observe::observe(&self.fleet, &trigger, workload, now);
         observed.target_type = target_type;
         observed.warm = self.warm.load(Ordering::Relaxed);
         let is_needed = !observed.pods.iter().any(|pod| pod.ready);
-        observed.demand = self.demand(object, &trigger, is_needed, now);
-        let past = WorkloadPast::new(&self.fleet, object, &trigger);
+        observed.demand = self.demand(&object, &trigger, is_needed, now);
+        let past = WorkloadPast::new(&self.fleet, &object, &trigger);
         let verdict = trigger::assess(&trigger, &observed, &past, now);
-        Ok(Assessment { object: object.clone(), trigger, observed, verdict, now })
+        Ok(Assessment { object, trigger, observed, verdict, now })
     }
 
     /// What the trigger's demand source says, where that can matter.
@@ -373,9 +424,18 @@ impl Answers {
 
     fn remember(&self, question: Question<'_>, assessment: &Assessment, active: Option<bool>) {
         let now = assessment.now;
-        let mut asked = self.asked.entry(assessment.object.key.clone()).or_default();
-        let known =
-            asked.iter().position(|asked| spec::is_same(&asked.metadata, question.metadata));
+        let key = &assessment.object.key;
+        let asked = self.asked.get_mut(key);
+        let mut asked = asked.unwrap_or_else(|| self.asked.entry(key.clone()).or_default());
+        let from_memory = |asked: &Asked| Arc::ptr_eq(&asked.trigger, &assessment.trigger);
+        let known = asked.iter().position(from_memory).or_else(|| {
+            let is_same = |asked: &Asked| spec::is_same(&asked.metadata, question.metadata);
+            let at = asked.iter().position(is_same)?;
+            // What only KEDA reads has changed.
+            asked[at].whole = Whole::new(question.metadata);
+            asked[at].trigger = assessment.trigger.clone();
+            Some(at)
+        });
         let at = known.unwrap_or_else(|| {
             if asked.len() == MAX_ASKED {
                 let longest_ago = (0..asked.len()).min_by_key(|at| asked[*at].last);

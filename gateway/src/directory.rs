@@ -450,6 +450,15 @@ impl ScaledObject {
         triggers.map(|trigger| trigger.look_back()).max().unwrap_or_default().max(DEFAULT_LOOK_BACK)
     }
 
+    /// How the HPA uses the value of the trigger with that metadata.
+    pub fn target_type_of(&self, metadata: &HashMap<String, String>) -> TargetType {
+        // Nearly always all triggers agree: then it need not be known which one it is.
+        if self.triggers.iter().all(|trigger| trigger.target_type == self.target_type) {
+            return self.target_type;
+        }
+        self.trigger_of(metadata).map_or(self.target_type, |trigger| trigger.target_type)
+    }
+
     /// The trigger with that metadata, if the source lists triggers. Keys that KEDA reads itself,
     /// and `…FromEnv` keys, whose values it replaces or drops, are not compared.
     pub fn trigger_of(&self, metadata: &HashMap<String, String>) -> Option<&DeclaredTrigger> {

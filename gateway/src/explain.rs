@@ -438,9 +438,10 @@ fn pods(
             devices: seen
                 .iter()
                 .map(|seen| {
-                    let held = seen.device.as_ref().and_then(|device| own?.get(device));
+                    let device = readings.device(seen).map(|device| &device.uuid);
+                    let held = device.and_then(|device| own?.get(device));
                     DeviceExplanation {
-                        uuid: seen.device.as_ref().map(ToString::to_string),
+                        uuid: device.map(ToString::to_string),
                         reading: seen.reading.value(),
                         age_ms: age(seen),
                         state: device_state(seen, of_pod::fresh_for(trigger, seen), now),

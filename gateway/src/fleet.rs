@@ -39,12 +39,15 @@ const MAX_TOLD: usize = 8;
 /// How long a node without a session is still shown.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
+/// Hashes names in a few instructions. Its seed is random, because agents say the names.
+type Seeded = foldhash::fast::RandomState;
+
 /// What every node last said.
 pub struct Fleet {
-    nodes: DashMap<NodeName, Arc<Node>>,
+    nodes: DashMap<NodeName, Arc<Node>, Seeded>,
     /// Where a pod is said to be, or was while history reaches back; for pods whose node the
     /// directory does not give.
-    homes: DashMap<PodKey, Vec<NodeName>>,
+    homes: DashMap<PodKey, Vec<NodeName>, Seeded>,
     /// Pods that a node speaks of no more but its history may.
     left: Mutex<Vec<(PodKey, NodeName)>>,
     sessions: AtomicU64,
@@ -98,8 +101,8 @@ pub struct Full;
 impl Default for Fleet {
     fn default() -> Self {
         Self {
-            nodes: DashMap::new(),
-            homes: DashMap::new(),
+            nodes: DashMap::default(),
+            homes: DashMap::default(),
             left: Mutex::default(),
             sessions: AtomicU64::new(0),
             opened: AtomicU64::new(0),

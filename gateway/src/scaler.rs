@@ -244,7 +244,7 @@ impl Scaler {
 
     fn specs(&self, reference: &ScaledObjectRef) -> Result<GetMetricSpecResponse, Status> {
         let question = question(reference)?;
-        let spec = self.answers.metric_spec(question.metadata).map_err(Status::from);
+        let spec = self.answers.spec_of(question).map_err(Status::from);
         if let Err(status) = &spec {
             self.log_refused(question, status);
         }
@@ -266,12 +266,10 @@ impl Scaler {
         let missing = || Status::invalid_argument("scaledObjectRef is missing");
         let question = question(request.scaled_object_ref.as_ref().ok_or_else(missing)?)?;
         let asked = &request.metric_name;
-        let spec = self.answers.metric_spec(question.metadata)?;
-        if !is_asked(&spec.name, asked) {
-            let why = format!("metric {asked:?} is not this trigger's; {:?} is", spec.name);
-            return Err(Status::invalid_argument(why));
-        }
-        let value = self.answers.value(question)?;
+        let value = self.answers.value_named(question, |name| {
+            let why = || format!("metric {asked:?} is not this trigger's; {name:?} is");
+            is_asked(name, asked).then_some(()).ok_or_else(|| Refusal::InvalidArgument(why()))
+        })?;
         Ok(GetMetricsResponse {
             metric_values: vec![MetricValue {
                 metric_name: asked.clone(),

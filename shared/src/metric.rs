@@ -120,6 +120,7 @@ macro_rules! metrics {
 
             /// Whether a holder's share of a device multiplies the reading: true for what holders
             /// use up together, false for what each of them feels in full (heat, clocks).
+            #[inline]
             pub fn is_split_by_share(self) -> bool {
                 match self { $(Self::$variant => $split,)* }
             }
@@ -217,11 +218,13 @@ impl MetricSet {
     }
 
     /// Whether `metric` is in it.
+    #[inline]
     pub fn contains(self, metric: Metric) -> bool {
         self.0 & (1 << metric.index()) != 0
     }
 
     /// How many of its metrics come before `metric`.
+    #[inline]
     pub fn rank(self, metric: Metric) -> usize {
         (self.0 & ((1 << metric.index()) - 1)).count_ones() as usize
     }

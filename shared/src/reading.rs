@@ -57,6 +57,7 @@ pub struct Readings {
 
 impl Readings {
     /// The reading of `metric`.
+    #[inline]
     pub fn get(&self, metric: Metric) -> Reading {
         if let Some(value) = self.value(metric) {
             return Reading::Ok(value);
@@ -68,6 +69,7 @@ impl Readings {
     }
 
     /// The value of `metric`, if it is known.
+    #[inline]
     pub fn value(&self, metric: Metric) -> Option<f64> {
         self.known.contains(metric).then(|| self.values[self.known.rank(metric)])
     }

@@ -2,6 +2,7 @@
 //!
 //! Guarantees: a reading counts for a pod only if it comes from the pod's own node and names the
 //! pod's UID, wherever both sides know them; else by namespace and name. Pods of one group are one.
+//! Nothing is allocated per device, nor per pod that is on one node and alone in its group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use shared::identity::NodeName;
 use shared::metric::{Metric, Scope};
 use shared::reading::Reading;
 use shared::time::Timestamp;
+use smallvec::{SmallVec, smallvec};
 
 use crate::directory::{Pod, Workload};
 use crate::engine;
@@ -22,6 +24,13 @@ use crate::trigger::spec::Trigger;
 /// A node not heard of for this long does not count towards readiness.
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
 
+/// Nearly always one.
+type Few<T> = SmallVec<[T; 1]>;
+/// Pods that are read as one.
+pub type Members<'a> = Few<&'a Pod>;
+/// What a node says of a pod.
+pub type Said<'a> = (&'a NodeView, PodView<'a>);
+
 /// Where `pod` may be: its own node, or wherever agents say it is.
 pub fn nodes_of(fleet: &Fleet, pod: &Pod) -> Vec<NodeName> {
     match &pod.node {
@@ -31,34 +40,40 @@ pub fn nodes_of(fleet: &Fleet, pod: &Pod) -> Vec<NodeName> {
 }
 
 /// What is said about `pod` where it may be.
-pub fn views_of(fleet: &Fleet, pod: &Pod) -> Vec<Arc<NodeView>> {
+pub fn views_of(fleet: &Fleet, pod: &Pod) -> Few<Arc<NodeView>> {
     match &pod.node {
-        Some(node) => fleet.view(node).into_iter().collect(),
+        Some(node) => fleet.view(node).map_or_else(Few::new, |view| smallvec![view]),
         None => fleet.homes(&pod.key).iter().filter_map(|node| fleet.view(node)).collect(),
     }
 }
 
-/// The readings of `metric` of one pod, from what nodes say of it; those of an engine from its
-/// series with `labels`.
-pub fn seen_of(
-    said: &[(&NodeView, PodView<'_>)],
+/// Adds the readings of `metric` of one pod, from what nodes say of it; those of an engine from its
+/// series with `labels`. Returns whether any of them is [`Reading::Unsupported`].
+pub fn read_into(
+    readings: &mut PartReadings,
+    said: &[Said<'_>],
     metric: Metric,
     labels: &str,
-    into: &mut impl FnMut(Seen),
-) {
+) -> bool {
+    let mut unsupported = false;
     match metric.scope() {
         Scope::Device => {
+            readings.make_room(said.iter().map(|(_, pod)| pod.most_devices()).sum());
             for (view, pod) in said {
+                let place = readings.places(pod.inventory());
+                let interval_ms = millis(view.intervals.samples);
                 for (claim, device) in pod.devices() {
                     let (reading, taken_at) = pod.reading(claim, metric);
-                    into(Seen {
-                        device: Some(device.uuid.clone()),
+                    unsupported |= matches!(reading, Reading::Unsupported);
+                    let seen = Seen {
+                        device: Some(place(claim.device)),
                         index: device.index,
                         reading,
                         taken_at,
-                        interval: view.intervals.samples,
+                        interval_ms,
                         is_mig: device.mig.is_some(),
-                    });
+                    };
+                    if said.len() == 1 { readings.push(seen) } else { readings.push_once(seen) }
                 }
             }
         }
@@ -70,14 +85,22 @@ pub fn seen_of(
                     index: 0,
                     reading: row.map_or(Reading::Unsupported, |row| row.readings.get(metric)),
                     taken_at: row.map(|row| row.taken_at),
-                    interval: view.intervals.engines,
+                    interval_ms: millis(view.intervals.engines),
                     is_mig: false,
                 })
             });
             // One pod has one engine, whatever several nodes say: the newest word counts.
-            engines.max_by_key(|seen| seen.taken_at).into_iter().for_each(into);
+            if let Some(seen) = engines.max_by_key(|seen| seen.taken_at) {
+                unsupported = matches!(seen.reading, Reading::Unsupported);
+                readings.push(seen);
+            }
         }
     }
+    unsupported
+}
+
+fn millis(interval: Duration) -> u32 {
+    u32::try_from(interval.as_millis()).unwrap_or(u32::MAX)
 }
 
 /// All of the engine's series, or those of the first selection where only such are read.
@@ -86,23 +109,28 @@ pub fn whole_engine<'a>(pod: &PodView<'a>) -> Option<&'a Row> {
 }
 
 /// What each of `views` says of `pod`.
-pub fn said_of<'a>(views: &'a [Arc<NodeView>], pod: &'a Pod) -> Vec<(&'a NodeView, PodView<'a>)> {
-    let of = |view: &'a Arc<NodeView>| Some((&**view, view.pod(&pod.key, pod.uid.as_ref())?));
-    views.iter().filter_map(of).collect()
+pub fn said_of<'a>(views: &'a [Arc<NodeView>], pod: &'a Pod) -> Few<Said<'a>> {
+    let mut said = Few::new();
+    for view in views {
+        if let Some(of_pod) = view.pod(&pod.key, pod.uid.as_ref()) {
+            said.push((&**view, of_pod));
+        }
+    }
+    said
 }
 
 /// The pods that exist, groups together, in the order of their first pod's name.
-pub fn groups(workload: &Workload) -> Vec<Vec<&Pod>> {
+pub fn groups(workload: &Workload) -> Vec<Members<'_>> {
     let mut groups: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
-    let mut pods: Vec<Vec<&Pod>> = Vec::with_capacity(workload.pods.len());
+    let mut pods: Vec<Members<'_>> = Vec::with_capacity(workload.pods.len());
     for pod in workload.pods.iter().filter(|pod| pod.exists()) {
         match pod.group.as_ref().map(|group| groups.entry(group)) {
             Some(std::collections::btree_map::Entry::Occupied(at)) => pods[*at.get()].push(pod),
             Some(std::collections::btree_map::Entry::Vacant(new)) => {
                 new.insert(pods.len());
-                pods.push(vec![pod]);
+                pods.push(smallvec![&**pod]);
             }
-            None => pods.push(vec![pod]),
+            None => pods.push(smallvec![&**pod]),
         }
     }
     pods
@@ -110,47 +138,45 @@ pub fn groups(workload: &Workload) -> Vec<Vec<&Pod>> {
 
 /// The workload as it is now; target type, demand and warmth are the caller's.
 pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Timestamp) -> Observed {
-    let mut parts = vec![PartReadings::default(); trigger.parts.len()];
+    let groups = groups(workload);
     let mut seen = Observed {
         replicas: workload.replicas,
         short_since: workload.short_since,
         ready_running: count(workload.pods.iter().filter(|pod| pod.is_ready_running())),
+        pods: Vec::with_capacity(groups.len()),
+        parts: trigger.parts.iter().map(|_| PartReadings::of_pods(groups.len())).collect(),
         ..Observed::default()
     };
+    let labels = &*trigger.engine_labels;
     let mut known_since: Option<Timestamp> = None;
-    for members in groups(workload) {
+    for members in &groups {
         let mut unread = None;
-        for pod in &members {
+        for pod in members {
             let views = views_of(fleet, pod);
             let said = said_of(&views, pod);
-            for (part, readings) in trigger.parts.iter().zip(&mut parts) {
-                let mut unsupported = false;
-                seen_of(&said, part.metric, &trigger.engine_labels, &mut |s| {
-                    unsupported |= s.reading == Reading::Unsupported;
-                    if said.len() == 1 { readings.push(s) } else { readings.push_once(s) }
-                });
+            for (part, readings) in trigger.parts.iter().zip(&mut seen.parts) {
+                let unsupported = read_into(readings, &said, part.metric, labels);
                 if unsupported || trigger.gpu_index.is_some() {
-                    said.iter().for_each(|(_, pod)| {
-                        seen.offers.extend(pod.offers(&trigger.engine_labels));
-                    });
+                    said.iter().for_each(|(_, pod)| seen.offers.extend(pod.offers(labels)));
                 }
             }
-            let known = said.iter().map(|(_, pod)| pod.known_since());
-            known_since = known_since.into_iter().chain(known).min();
+            for (_, pod) in &said {
+                known_since =
+                    Some(known_since.map_or(pod.known_since(), |s| s.min(pod.known_since())));
+            }
             if trigger.reads_engines() {
                 seen.serving |= is_serving(&said, trigger, now);
                 unread = unread.or_else(|| why_unread(pod, &said, trigger));
             }
         }
-        for (part, readings) in trigger.parts.iter().zip(&mut parts) {
+        for (part, readings) in trigger.parts.iter().zip(&mut seen.parts) {
             if part.metric.scope() == Scope::Engine && readings.is_empty_so_far() {
                 unread.iter().cloned().for_each(|why| readings.push(why));
             }
             readings.end_pod();
         }
-        seen.pods.push(one(&members));
+        seen.pods.push(one(members));
     }
-    seen.parts = parts;
     let known_since =
         known_since.map(|since| since.min(known_before(fleet, trigger, workload, now)));
     seen.watched_since = known_since.zip(workload.with_pods_since).map(|(a, b)| a.max(b));
@@ -183,10 +209,11 @@ fn known_before(
 fn one(members: &[&Pod]) -> observed::Pod {
     let ready = members.iter().all(|pod| pod.ready);
     let same = members.iter().filter(|pod| pod.ready == ready);
+    let first = members[0];
     observed::Pod {
-        name: members[0].key.name.clone(),
-        uid: members[0].uid.clone(),
-        node: members[0].node.clone(),
+        name: first.key.name.clone(),
+        uid: first.uid.clone(),
+        node: first.node.clone(),
         ready,
         since: same.map(|pod| pod.since).max().unwrap_or_default(),
         unscheduled: members.iter().find_map(|pod| pod.unscheduled.clone()),
@@ -195,7 +222,7 @@ fn one(members: &[&Pod]) -> observed::Pod {
 
 /// Why a node that speaks of `pod` has no readings of its engine for `trigger`; `None` if it has, or
 /// if nobody speaks of the pod.
-fn why_unread(pod: &Pod, said: &[(&NodeView, PodView<'_>)], trigger: &Trigger) -> Option<Seen> {
+fn why_unread(pod: &Pod, said: &[Said<'_>], trigger: &Trigger) -> Option<Seen> {
     let labels = &*trigger.engine_labels;
     let (view, _) = said.first()?;
     if said.iter().any(|(_, pod)| pod.engine(labels).is_some()) {
@@ -211,13 +238,13 @@ fn why_unread(pod: &Pod, said: &[(&NodeView, PodView<'_>)], trigger: &Trigger) -
         // What is read may be a recording, and nothing says so: those have whole engines only.
         None => format!("its engine is read, but not by engineLabels {labels} so far"),
     };
-    let (reading, interval) = (Reading::Failed(why.into()), view.intervals.engines);
-    Some(Seen { device: None, index: 0, is_mig: false, reading, taken_at: None, interval })
+    let (reading, interval_ms) = (Reading::Failed(why.into()), millis(view.intervals.engines));
+    Some(Seen { device: None, index: 0, is_mig: false, reading, taken_at: None, interval_ms })
 }
 
 /// Whether the engine of a pod has a request running or waiting, among the series that `trigger`
 /// reads.
-pub fn is_serving(said: &[(&NodeView, PodView<'_>)], trigger: &Trigger, now: Timestamp) -> bool {
+pub fn is_serving(said: &[Said<'_>], trigger: &Trigger, now: Timestamp) -> bool {
     said.iter().any(|(view, pod)| {
         let Some(Some(row)) = pod.engine(&trigger.engine_labels) else { return false };
         let fresh = now.since(row.taken_at) <= trigger.stale_after.max(view.intervals.engines * 3);

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use shared::time::Timestamp;
+use smallvec::smallvec;
 
-use super::observe::{groups, is_serving, nodes_of, said_of, seen_of};
+use super::observe::{Members, groups, is_serving, nodes_of, read_into, said_of};
 use crate::directory::{Pod, ScaledObject, Workload};
 use crate::fleet::Fleet;
 use crate::fleet::view::NodeView;
@@ -28,7 +29,7 @@ impl<'a> WorkloadPast<'a> {
     }
 
     /// Pods, groups together, that were Ready at some moment since `from`: from when, until when.
-    fn ready_since(&self, from: Timestamp) -> Vec<(Vec<&'a Pod>, Timestamp, Option<Timestamp>)> {
+    fn ready_since(&self, from: Timestamp) -> Vec<(Members<'a>, Timestamp, Option<Timestamp>)> {
         let Some(workload) = self.workload else {
             return Vec::new();
         };
@@ -40,7 +41,7 @@ impl<'a> WorkloadPast<'a> {
         });
         let gone =
             workload.gone.iter().filter(|gone| gone.until > from && gone.pod.group.is_none());
-        let gone = gone.map(|gone| (vec![&*gone.pod], gone.pod.since, Some(gone.until)));
+        let gone = gone.map(|gone| (smallvec![&*gone.pod], gone.pod.since, Some(gone.until)));
         here.chain(gone).collect()
     }
 
@@ -54,9 +55,9 @@ impl<'a> WorkloadPast<'a> {
         let samples = self.ticks(pod, from).into_iter().map(|tick| {
             let mut readings = PartReadings::default();
             let labels = &self.trigger.engine_labels;
-            seen_of(&said_of(&[tick], pod), metric, labels, &mut |seen| readings.push(seen));
+            read_into(&mut readings, &said_of(&[tick], pod), metric, labels);
             readings.end_pod();
-            readings.of(0).to_vec()
+            readings.into_sample()
         });
         samples.filter(|sample| !sample.is_empty()).collect()
     }

@@ -24,7 +24,7 @@ impl Answers {
                     && trigger.demand.is_some()
                 {
                     // The question is what counts: from now on the page is read.
-                    self.decide(object, trigger, declared.target_type, now).ok();
+                    self.decide(object.clone(), trigger.into(), declared.target_type, now).ok();
                 }
             }
         }

@@ -8,7 +8,7 @@ use shared::frame::{Device, Holder, HolderSource};
 use shared::identity::{DeviceUuid, PodKey};
 use shared::metric::{Metric, Scope};
 
-use crate::answer::observe::{groups, said_of, views_of};
+use crate::answer::observe::{Members, groups, said_of, views_of};
 use crate::directory::{Pod, Workload};
 use crate::fleet::{Conflict, Fleet};
 
@@ -27,7 +27,7 @@ pub(super) type HeldDevices = BTreeMap<DeviceUuid, Held>;
 
 /// The devices of the pods of `workload`, in the order of [`groups`].
 pub(super) fn attribution(fleet: &Fleet, workload: &Workload) -> Vec<(Arc<str>, HeldDevices)> {
-    let of_group = |members: Vec<&Pod>| {
+    let of_group = |members: Members<'_>| {
         let mut held = HeldDevices::new();
         for pod in &members {
             let views = views_of(fleet, pod);

@@ -15,6 +15,8 @@ use shared::metric::{Metric, MetricSet};
 use shared::reading::{Reading, Readings};
 use shared::time::Timestamp;
 
+use super::Seeded;
+
 /// How often an agent reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Intervals {
@@ -78,7 +80,7 @@ pub struct Row {
 #[derive(Debug, Default)]
 pub struct Index {
     inventory: Arc<Inventory>,
-    pods: HashMap<PodKey, Claims>,
+    pods: HashMap<PodKey, Claims, Seeded>,
 }
 
 #[derive(Debug)]
@@ -86,6 +88,8 @@ struct Claims {
     /// Since when the node has spoken of this pod without a break.
     since: Timestamp,
     devices: Vec<Claim>,
+    /// Whether all devices are claimed with one UID, nearly always so: then one look is enough.
+    one_uid: bool,
     /// Places of its engines in the inventory, one per selection of series.
     engines: Vec<usize>,
 }
@@ -106,18 +110,21 @@ pub struct Claim {
 impl Index {
     /// Indexes an inventory; pods that `before` knew keep the time since when they are known.
     pub fn new(inventory: Arc<Inventory>, before: Option<&Self>, now: Timestamp) -> Self {
-        let mut pods: HashMap<PodKey, Claims> = HashMap::new();
+        let mut pods: HashMap<PodKey, Claims, Seeded> = HashMap::default();
         let known_since = |pod: &PodKey| {
             before.and_then(|index| index.pods.get(pod)).map_or(now, |claims| claims.since)
         };
         let new = |pod: &PodKey| Claims {
             since: known_since(pod),
             devices: Vec::new(),
+            one_uid: true,
             engines: Vec::new(),
         };
         for (at, device) in inventory.devices.iter().enumerate() {
             for (place, holder) in device.holders.iter().enumerate() {
                 let claims = pods.entry(holder.pod.clone()).or_insert_with(|| new(&holder.pod));
+                let first = claims.devices.first();
+                claims.one_uid &= first.is_none_or(|first| first.uid == holder.uid);
                 let same = |claim: &&mut Claim| claim.device == at && claim.uid == holder.uid;
                 match claims.devices.iter_mut().find(same) {
                     Some(claim) => {
@@ -239,16 +246,30 @@ impl<'a> PodView<'a> {
         self.claims.since
     }
 
+    /// What the places of [`Self::devices`] are places in.
+    pub fn inventory(&self) -> &'a Arc<Inventory> {
+        self.view.index.inventory()
+    }
+
+    /// How many devices it holds at most: some may be another's of the same name.
+    pub fn most_devices(&self) -> usize {
+        self.claims.devices.len()
+    }
+
     /// The devices the pod holds.
     pub fn devices(&self) -> impl Iterator<Item = (&'a Claim, &'a Device)> + use<'a> {
         let (inventory, uid) = (&self.view.index.inventory, self.uid);
-        let claims = self.claims.devices.iter();
+        let claims = &self.claims.devices;
+        let fits = move |claim: &Claim| may_be(claim.uid.as_ref(), uid);
+        let all_fit = claims.first().filter(|_| self.claims.one_uid).map(fits);
         claims
-            .filter(move |claim| may_be(claim.uid.as_ref(), uid))
+            .iter()
+            .filter(move |claim| all_fit.unwrap_or_else(|| fits(claim)))
             .map(|claim| (claim, &inventory.devices[claim.device]))
     }
 
     /// The pod's own reading of a device it holds, and when it was taken.
+    #[inline]
     pub fn reading(&self, claim: &Claim, metric: Metric) -> (Reading, Option<Timestamp>) {
         match self.view.row(claim.device) {
             Some(row) => (row.share_of(claim, metric), Some(row.taken_at)),
@@ -317,23 +338,29 @@ impl Row {
         })
     }
 
+    #[inline]
     fn share_of(&self, claim: &Claim, metric: Metric) -> Reading {
+        if !self.held.is_empty()
+            && let Some(held) = self.held_by(claim, metric)
+        {
+            return held;
+        }
+        match (self.readings.value(metric), claim.share) {
+            (Some(value), _) if !metric.is_split_by_share() => Reading::Ok(value),
+            (Some(value), Some(share)) => Reading::Ok(value * share),
+            (Some(_), None) => Reading::Failed("its share of a shared device is not known".into()),
+            (None, _) => self.readings.get(metric),
+        }
+    }
+
+    /// What is known of the holders themselves, together.
+    fn held_by(&self, claim: &Claim, metric: Metric) -> Option<Reading> {
         let mut held = self
             .held
             .iter()
             .filter(|r| r.metric == metric && claim.holders.contains(&r.holder))
             .peekable();
-        if held.peek().is_some() {
-            return Reading::checked(metric, held.map(|reading| reading.value).sum());
-        }
-        match (self.readings.get(metric), claim.share) {
-            (Reading::Ok(value), Some(share)) if metric.is_split_by_share() => {
-                Reading::Ok(value * share)
-            }
-            (Reading::Ok(_), None) if metric.is_split_by_share() => {
-                Reading::Failed("its share of a shared device is not known".into())
-            }
-            (reading, _) => reading,
-        }
+        held.peek()?;
+        Some(Reading::checked(metric, held.map(|reading| reading.value).sum()))
     }
 }

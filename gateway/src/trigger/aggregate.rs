@@ -5,24 +5,46 @@
 
 use crate::trigger::spec::Aggregation;
 
+/// Floats below it are whole billionths of 64 bits.
+const SMALL: f64 = 9e18;
+
 /// A sum in whole billionths: adding in another order gives the same bits.
 #[derive(Clone, Copy, Default)]
 struct ExactSum {
-    billionths: i128,
+    /// What fits 64 bits, which is nearly always all: no call is needed to add to it.
+    small: i64,
+    /// The rest.
+    large: i128,
     count: u32,
 }
 
 impl ExactSum {
     #[expect(clippy::cast_possible_truncation, reason = "readings are at most 1e12")]
+    #[expect(clippy::cast_precision_loss, reason = "a float cut to a whole number is one")]
     fn add(mut self, value: f64) -> Self {
-        self.billionths += (value * 1e9).round() as i128;
         self.count += 1;
+        let exact = value * 1e9;
+        if (0.0..SMALL).contains(&exact) {
+            let whole = exact as i64;
+            // As `round` does it, halves up.
+            let rounded = whole + i64::from(exact - whole as f64 >= 0.5);
+            match self.small.checked_add(rounded) {
+                Some(sum) => self.small = sum,
+                None => self.large += i128::from(rounded),
+            }
+        } else {
+            self.large += exact.round() as i128;
+        }
         self
     }
 
     #[expect(clippy::cast_precision_loss, reason = "rounded to three decimals later")]
     fn sum(self) -> f64 {
-        self.billionths as f64 / 1e9
+        let billionths = match self.large {
+            0 => self.small as f64,
+            large => (large + i128::from(self.small)) as f64,
+        };
+        billionths / 1e9
     }
 
     fn mean(self) -> f64 {
@@ -57,7 +79,34 @@ pub fn aggregate(aggregation: Aggregation, values: impl Iterator<Item = f64>) ->
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Values of every size a reading can have, and some that it cannot.
+    fn value() -> impl Strategy<Value = f64> {
+        prop_oneof![
+            0.0..100.0,
+            0.0..1e-7,
+            0.0..1e12,
+            (0..1_000_000_000_000_u64).prop_map(|n| n as f64 / 2e9),
+            any::<f64>().prop_filter("finite", |v| v.is_finite() && v.abs() < 1e20),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_short_way_to_billionths_gives_the_bits_of_the_long_one(
+            values in prop::collection::vec(value(), 0..20),
+        ) {
+            let long = |values: &[f64]| values.iter().map(|v| (v * 1e9).round() as i128).sum();
+            let billionths: i128 = long(&values);
+            let sum = aggregate(Aggregation::Sum, values.iter().copied());
+            prop_assert_eq!(sum.to_bits(), (billionths as f64 / 1e9).to_bits());
+            let back = aggregate(Aggregation::Sum, values.iter().rev().copied());
+            prop_assert_eq!(sum.to_bits(), back.to_bits());
+        }
+    }
 
     #[test]
     fn every_published_aggregation_has_its_exact_answer() {

@@ -1,16 +1,22 @@
 //! What was observed of one workload for one trigger, as the decision takes it.
 //!
 //! Guarantees: plain data. A pod's devices come sorted by NVML index, then UUID; readings are
-//! those of the pod's share of each device.
+//! those of the pod's share of each device. Nothing is allocated or counted per device.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::identity::{DeviceUuid, NodeName, PodUid};
+use shared::frame::{Device, Inventory};
+use shared::identity::{NodeName, PodUid};
 use shared::metric::MetricSet;
 use shared::reading::Reading;
 use shared::time::Timestamp;
+
+/// Readings that room is made for before they come: one pod with many devices says little about
+/// the others.
+const MOST_AHEAD: usize = 4_096;
 
 /// How the HPA uses the value (`metricType` beside the trigger's `type`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -93,13 +99,22 @@ pub enum DemandReading {
 pub struct PartReadings {
     seen: Vec<Seen>,
     ends: Vec<usize>,
+    /// What the places of devices in `seen` are places in.
+    inventories: Vec<Arc<Inventory>>,
+}
+
+/// Where a device is found: see [`PartReadings::device`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    inventory: u32,
+    device: u32,
 }
 
 /// One reading of one device (or engine) of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
     /// The device; `None` for an engine.
-    pub device: Option<DeviceUuid>,
+    pub device: Option<Place>,
     /// NVML index, for the order.
     pub index: u32,
     /// The pod's share of the device's reading.
@@ -107,40 +122,86 @@ pub struct Seen {
     /// When it was read, on this gateway's clock; `None` if it never was, and then a failed reading
     /// says why.
     pub taken_at: Option<Timestamp>,
-    /// The agent's sampling interval.
-    pub interval: Duration,
+    /// The agent's sampling interval, in milliseconds.
+    pub interval_ms: u32,
     /// Whether the device is a MIG instance.
     pub is_mig: bool,
 }
 
 impl Seen {
+    /// The agent's sampling interval.
+    pub fn interval(&self) -> Duration {
+        Duration::from_millis(self.interval_ms.into())
+    }
+
     /// Whether `other` was read so much later that this one's node can no longer be heard.
     fn is_silent_beside(&self, other: &Self) -> bool {
         match (self.taken_at, other.taken_at) {
-            (Some(own), Some(other)) => other.since(own) > self.interval * 3,
+            (Some(own), Some(other)) => other.since(own) > self.interval() * 3,
             (own, other) => own < other,
         }
     }
 }
 
 impl PartReadings {
+    /// Room for `pods` pods.
+    pub fn of_pods(pods: usize) -> Self {
+        Self { ends: Vec::with_capacity(pods), ..Self::default() }
+    }
+
+    /// Room for `own` readings of the pod that is being listed; the first pod's make room for as
+    /// many of each of the others.
+    pub fn make_room(&mut self, own: usize) {
+        let pods = if self.seen.is_empty() { self.ends.capacity() } else { 1 };
+        self.seen.reserve(own.saturating_mul(pods).min(MOST_AHEAD).max(own));
+    }
+
+    /// Turns places in `inventory` into places here.
+    pub fn places(&mut self, inventory: &Arc<Inventory>) -> impl Fn(usize) -> Place + use<> {
+        if !self.inventories.last().is_some_and(|last| Arc::ptr_eq(last, inventory)) {
+            self.inventories.push(inventory.clone());
+        }
+        let inventory = short(self.inventories.len() - 1);
+        move |device| Place { inventory, device: short(device) }
+    }
+
+    /// The device that was read; `None` for an engine.
+    pub fn device(&self, seen: &Seen) -> Option<&Device> {
+        let Place { inventory, device } = seen.device?;
+        self.inventories.get(inventory as usize)?.devices.get(device as usize)
+    }
+
     /// Ends the list of one pod: what was pushed since the last call is its readings, brought
     /// into order.
     pub fn end_pod(&mut self) {
-        let start = self.ends.last().copied().unwrap_or(0);
-        let own = &mut self.seen[start..];
-        if own.len() > 1 {
-            own.sort_by(|a, b| (a.index, &a.device).cmp(&(b.index, &b.device)));
+        let start = self.start();
+        // Inventories are in order already, nearly always.
+        let in_order = |a: &Seen, b: &Seen| a.index < b.index || self.order(a, b).is_le();
+        if !self.seen[start..].is_sorted_by(in_order) {
+            let mut own = self.seen.split_off(start);
+            own.sort_by(|a, b| self.order(a, b));
+            self.seen.append(&mut own);
         }
         self.ends.push(self.seen.len());
     }
 
+    fn order(&self, a: &Seen, b: &Seen) -> Ordering {
+        let uuid = |seen: &Seen| self.device(seen).map(|device| &device.uuid);
+        a.index.cmp(&b.index).then_with(|| uuid(a).cmp(&uuid(b)))
+    }
+
+    /// Where the readings of the pod that is being listed begin.
+    fn start(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
     /// Whether the pod that is being listed has no reading so far.
     pub fn is_empty_so_far(&self) -> bool {
-        self.seen.len() == self.ends.last().copied().unwrap_or(0)
+        self.seen.len() == self.start()
     }
 
     /// Adds a reading to the pod that is being listed.
+    #[inline]
     pub fn push(&mut self, seen: Seen) {
         self.seen.push(seen);
     }
@@ -148,13 +209,20 @@ impl PartReadings {
     /// As [`Self::push`], where several nodes speak of the pod: a device that was listed already
     /// for it is kept once, from the node that was listed first unless that one fell silent.
     pub fn push_once(&mut self, seen: Seen) {
-        let start = self.ends.last().copied().unwrap_or(0);
-        let own = &mut self.seen[start..];
-        match own.iter_mut().find(|twin| twin.device == seen.device && twin.device.is_some()) {
-            Some(twin) if twin.is_silent_beside(&seen) => *twin = seen,
+        let start = self.start();
+        let uuid = |seen: &Seen| self.device(seen).map(|device| &device.uuid);
+        let own = uuid(&seen);
+        let is_twin = |twin: &Seen| own.is_some() && uuid(twin) == own;
+        match self.seen[start..].iter().position(is_twin).map(|at| start + at) {
+            Some(at) if self.seen[at].is_silent_beside(&seen) => self.seen[at] = seen,
             Some(_) => {}
             None => self.seen.push(seen),
         }
+    }
+
+    /// The readings alone; nothing tells any more which devices they are of.
+    pub fn into_sample(self) -> Vec<Seen> {
+        self.seen
     }
 
     fn range(&self, pod: usize) -> Range<usize> {
@@ -168,6 +236,11 @@ impl PartReadings {
     }
 }
 
+/// No inventory comes near the largest place, where nothing is.
+fn short(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX)
+}
+
 /// What a pod's devices said over a while, for windows: newest or oldest first, as it comes.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
@@ -175,7 +248,7 @@ pub struct Series {
     pub ready_from: Timestamp,
     /// Until when; `None` for a pod that still is.
     pub ready_until: Option<Timestamp>,
-    /// Its readings, one entry per sample.
+    /// Its readings, one entry per sample; of which devices is not known any more.
     pub samples: Vec<Vec<Seen>>,
 }
 
@@ -200,5 +273,66 @@ impl Past for NoPast {
 
     fn served_since(&self, _: Timestamp) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inventory(uuids: &[&str]) -> Arc<Inventory> {
+        let device = |(uuid, index): (&&str, u32)| Device {
+            uuid: (*uuid).into(),
+            index,
+            name: "H100".into(),
+            memory_total_mib: None,
+            mig: None,
+            reason: None,
+            holders: Vec::new(),
+        };
+        let devices = uuids.iter().zip(0..).map(device).collect();
+        Arc::new(Inventory { devices, engines: Vec::new(), reason: None })
+    }
+
+    fn seen(device: Place, index: u32, seconds: i64) -> Seen {
+        let taken_at = Some(Timestamp::from_millis(seconds * 1_000));
+        let reading = Reading::Ok(f64::from(index));
+        Seen { device: Some(device), index, reading, taken_at, interval_ms: 500, is_mig: false }
+    }
+
+    fn named(readings: &PartReadings, pod: usize) -> Vec<(&str, u32)> {
+        let uuid = |seen| readings.device(seen).unwrap().uuid.as_str();
+        readings.of(pod).iter().map(|seen| (uuid(seen), seen.index)).collect()
+    }
+
+    #[test]
+    fn devices_come_in_order_and_keep_their_names() {
+        let mut readings = PartReadings::of_pods(2);
+        for _ in 0..2 {
+            let place = readings.places(&inventory(&["GPU-c", "GPU-a", "GPU-b"]));
+            readings.push(seen(place(0), 1, 0));
+            readings.push(seen(place(1), 1, 0));
+            readings.push(seen(place(2), 0, 0));
+            readings.end_pod();
+        }
+        let right = vec![("GPU-b", 0), ("GPU-a", 1), ("GPU-c", 1)];
+        assert_eq!([named(&readings, 0), named(&readings, 1)], [right.clone(), right]);
+    }
+
+    #[test]
+    fn a_device_of_two_nodes_is_listed_once_by_the_one_that_is_heard() {
+        let list = |second: i64| {
+            let mut readings = PartReadings::default();
+            let place = readings.places(&inventory(&["GPU-a", "GPU-b"]));
+            readings.push_once(seen(place(0), 7, 0));
+            readings.push_once(seen(place(1), 8, 0));
+            let place = readings.places(&inventory(&["GPU-b"]));
+            readings.push_once(seen(place(0), 9, second));
+            readings.end_pod();
+            named(&readings, 0).iter().map(|(name, index)| format!("{name} {index}")).collect()
+        };
+        let lists: [Vec<String>; 2] = [list(1), list(2)];
+        assert_eq!(lists[0], ["GPU-a 7", "GPU-b 8"], "both are heard: the first counts");
+        assert_eq!(lists[1], ["GPU-a 7", "GPU-b 9"], "the first has fallen silent");
     }
 }

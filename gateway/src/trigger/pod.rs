@@ -86,7 +86,7 @@ pub fn select<'a>(
 
 /// How old a reading may be: three of the agent's intervals if that is longer than `staleAfter`.
 pub fn fresh_for(trigger: &Trigger, seen: &Seen) -> Duration {
-    trigger.stale_after.max(seen.interval * 3)
+    trigger.stale_after.max(seen.interval() * 3)
 }
 
 /// The pod's reading at `now`.
@@ -101,11 +101,16 @@ pub fn read(
 ) -> Result<f64, NotRead> {
     let selected = select(trigger, metric, seen)?;
     let mut unsupported = None;
+    // Devices of one node have one interval: what is fresh is worked out once for all of them.
+    let (mut interval_ms, mut fresh_from) = (0, now - trigger.stale_after);
     for device in selected {
         let Some(taken_at) = device.taken_at else { return Err(never(device)) };
-        let age = now.since(taken_at);
-        if age > fresh_for(trigger, device) {
-            return Err(NotRead::Stale(age));
+        if device.interval_ms != interval_ms {
+            interval_ms = device.interval_ms;
+            fresh_from = now - fresh_for(trigger, device);
+        }
+        if taken_at < fresh_from {
+            return Err(NotRead::Stale(now.since(taken_at)));
         }
         match &device.reading {
             Reading::Ok(_) => {}

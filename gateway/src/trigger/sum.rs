@@ -47,14 +47,11 @@ pub fn sum_now(
     states: &[PodState],
     readings: &PartReadings,
 ) -> Sum {
-    let reporting: Vec<(f64, &[Seen])> = states
-        .iter()
-        .enumerate()
-        .filter_map(|(at, state)| match state {
-            PodState::Reporting(x) => Some((*x, select(trigger, metric, readings.of(at)).ok()?)),
-            _ => None,
-        })
-        .collect();
+    let mut reporting: Vec<(f64, &[Seen])> = Vec::with_capacity(states.len());
+    reporting.extend(states.iter().enumerate().filter_map(|(at, state)| match state {
+        PodState::Reporting(x) => Some((*x, select(trigger, metric, readings.of(at)).ok()?)),
+        _ => None,
+    }));
     sum_of(trigger.aggregation, &reporting)
 }
 
@@ -69,7 +66,7 @@ pub fn sum_over_window(
     let step = series
         .iter()
         .flat_map(|pod| pod.samples.iter().flatten())
-        .map(|seen| seen.interval)
+        .map(Seen::interval)
         .max()?
         .max(Duration::from_millis(100));
     let lines: Vec<TimeLine<'_>> = series.iter().map(TimeLine::of).collect();

@@ -35,11 +35,11 @@ enum Case {
 
 fn seen(index: usize, reading: Reading, age: Duration) -> Seen {
     Seen {
-        device: Some(format!("GPU-{index}").into()),
+        device: None,
         index: u32::try_from(index).unwrap(),
         reading,
         taken_at: Some(NOW - age),
-        interval: INTERVAL,
+        interval_ms: 500,
         is_mig: false,
     }
 }

@@ -2,6 +2,7 @@
 //! parameter, and the order of the modules.
 #![expect(clippy::unwrap_used, reason = "what a test cannot do without may end it")]
 
+mod asked_again;
 mod briefs;
 mod cases;
 mod decision;
