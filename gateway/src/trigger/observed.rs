@@ -287,6 +287,7 @@ mod tests {
             name: "H100".into(),
             memory_total_mib: None,
             mig: None,
+            health: None,
             reason: None,
             holders: Vec::new(),
         };
