@@ -56,3 +56,6 @@ pub mod night;
 
 /// The simulations, told to a person.
 pub mod demo;
+
+/// What the gateway costs, beside a floor.
+pub mod measure;

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use loadtest::demo;
+use loadtest::measure::fleet::{self, FleetArgs};
+use loadtest::measure::keda::{self, KedaArgs};
+use loadtest::measure::server;
 use shared::process::{LogFormat, VERSION, cancel_on_signal, start_logging};
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +29,13 @@ enum Command {
         #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(45..=600))]
         seconds: u64,
     },
+    /// What KEDA's calls cost beside a bare service, and how soon a signal becomes replicas.
+    Keda(KedaArgs),
+    /// What so many nodes' agents cost a gateway beside a bare service.
+    Fleet(FleetArgs),
+    /// A server that another loadtest measures.
+    #[command(subcommand, hide = true)]
+    Serve(server::Kind),
 }
 
 #[tokio::main]
@@ -48,5 +58,16 @@ async fn run(cli: Cli) -> anyhow::Result<bool> {
     cancel_on_signal(shutdown.clone())?;
     match cli.command {
         Command::Demo { seconds } => demo::run(Duration::from_secs(seconds), shutdown).await,
+        Command::Keda(args) => stoppable(keda::run(args), &shutdown).await,
+        Command::Fleet(args) => stoppable(fleet::run(args), &shutdown).await,
+        Command::Serve(kind) => server::serve(kind).await.map(|()| true),
     }
+}
+
+/// A measurement that was stopped early is not good.
+async fn stoppable(
+    measuring: impl Future<Output = anyhow::Result<bool>>,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<bool> {
+    shutdown.run_until_cancelled(Box::pin(measuring)).await.unwrap_or(Ok(false))
 }
