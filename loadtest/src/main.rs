@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use loadtest::demo;
 use loadtest::measure::fleet::{self, FleetArgs};
 use loadtest::measure::keda::{self, KedaArgs};
+use loadtest::measure::repeat::{self, RepeatArgs};
 use loadtest::measure::server;
 use shared::process::{LogFormat, VERSION, cancel_on_signal, start_logging};
 use tokio_util::sync::CancellationToken;
@@ -33,6 +34,8 @@ enum Command {
     Keda(KedaArgs),
     /// What so many nodes' agents cost a gateway beside a bare service.
     Fleet(FleetArgs),
+    /// One thing of the gateway so many times, for a profiler or a counter of instructions.
+    Repeat(RepeatArgs),
     /// A server that another loadtest measures.
     #[command(subcommand, hide = true)]
     Serve(server::Kind),
@@ -60,6 +63,7 @@ async fn run(cli: Cli) -> anyhow::Result<bool> {
         Command::Demo { seconds } => demo::run(Duration::from_secs(seconds), shutdown).await,
         Command::Keda(args) => stoppable(keda::run(args), &shutdown).await,
         Command::Fleet(args) => stoppable(fleet::run(args), &shutdown).await,
+        Command::Repeat(args) => repeat::run(args),
         Command::Serve(kind) => server::serve(kind).await.map(|()| true),
     }
 }

@@ -36,3 +36,6 @@ pub mod keda;
 
 /// `loadtest fleet`.
 pub mod fleet;
+
+/// `loadtest repeat`.
+pub mod repeat;

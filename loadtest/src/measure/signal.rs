@@ -1,7 +1,7 @@
 //! From a signal to the replicas ordered: a real gateway and real agents, KEDA and the HPA emulated
 //! at their usual periods, many ScaledObjects at once, each with its own phase.
 //!
-//! Guarantees: zero to one is timed from the router's page, one to many from the GPU's reading; a
+//! Guarantees: zero to one is timed from its router's page, one to many from the GPU's reading; a
 //! ScaledObject that does not move is an error.
 
 use std::fmt::Write as _;
@@ -77,25 +77,30 @@ fn directory(nodes: usize, sleepers: usize) -> String {
     format!("{workloads}scaledObjects:\n{objects}")
 }
 
-/// A router gets requests and GPUs get busy, all at once, `nodes` × 8 ScaledObjects of each kind.
+/// Routers get requests and GPUs get busy, all at once, `nodes` × 8 ScaledObjects of each kind.
 ///
 /// # Errors
 /// When one of them does not move within two periods.
 pub async fn run(nodes: usize, periods: Periods) -> anyhow::Result<Times> {
-    let (router, folder) = (Router::start().await?, tempfile::tempdir()?);
+    let folder = tempfile::tempdir()?;
     let file = folder.path().join("directory.yaml");
     let count = nodes * 8;
+    // One for each, because each page is looked at in its own time.
+    let mut routers = Vec::new();
+    for _ in 0..count {
+        routers.push(Router::start().await?);
+    }
     std::fs::write(&file, directory(nodes, count))?;
-    let demand_allow = vec![router.origin()];
+    let demand_allow = routers.iter().map(Router::origin).collect();
     let server = Server::start(&Kind::Gateway { directory: file, agents: None, demand_allow })?;
     let (mut tasks, stop) = (JoinSet::new(), CancellationToken::new());
     let dials = push::agents(&mut tasks, &server, nodes, periods.interval, &stop)?;
     tokio::time::sleep(QUIET + 2 * periods.interval).await;
     let signal = watch::Sender::new(None);
     let [mut pushed, mut polled, mut synced] = [JoinSet::new(), JoinSet::new(), JoinSet::new()];
-    for n in 0..count {
+    for (n, router) in routers.iter().enumerate() {
         let phase = |period: Duration| Instant::now() + period.mul_f64(fastrand::f64());
-        let sleeper = Caller::new(server.keda, asleep_reference(n, &router))?;
+        let sleeper = Caller::new(server.keda, asleep_reference(n, router))?;
         let awake = Caller::new(server.keda, push::reference_of(n))?;
         pushed.spawn(by_push(sleeper.clone(), signal.subscribe()));
         polled.spawn(by_poll(sleeper, periods.poll, phase(periods.poll), signal.subscribe()));
@@ -103,7 +108,7 @@ pub async fn run(nodes: usize, periods: Periods) -> anyhow::Result<Times> {
     }
     tokio::time::sleep(QUIET).await;
     signal.send_replace(Some(Instant::now()));
-    router.holds(3);
+    routers.iter().for_each(|router| router.holds(3));
     dials.iter().for_each(|dial| dial.set(100));
     let patience = 2 * periods.poll.max(periods.sync) + Duration::from_secs(10);
     let times = timeout(patience, async {

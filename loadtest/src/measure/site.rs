@@ -136,6 +136,14 @@ impl Site {
         text
     }
 
+    /// Each node's name, inventory and sample.
+    pub fn said(&self) -> Vec<(String, Inventory, Sample)> {
+        let said = |(node, gpus): (usize, &Vec<Gpu>)| {
+            (node_name(node), inventory(node, gpus), sample(gpus))
+        };
+        self.nodes.iter().enumerate().map(said).collect()
+    }
+
     /// Every node speaks to the server at `agents`, and again before it is forgotten, until the
     /// returned set is dropped.
     ///
@@ -226,11 +234,19 @@ pub fn request(name: &str) -> GetMetricsRequest {
 
 fn first_words(node: usize, gpus: &[Gpu]) -> [Body; 3] {
     let hello = Hello {
-        node: format!("n{node}"),
+        node: node_name(node),
         version: "measure".into(),
         interval_ms: u32::try_from(INTERVAL.as_millis()).unwrap_or(u32::MAX),
         engine_interval_ms: 0,
     };
+    [Body::Hello(hello), Body::Inventory(inventory(node, gpus)), Body::Sample(sample(gpus))]
+}
+
+fn node_name(node: usize) -> String {
+    format!("n{node}")
+}
+
+fn inventory(node: usize, gpus: &[Gpu]) -> Inventory {
     let device = |(index, gpu): (u32, &Gpu)| Device {
         uuid: format!("GPU-n{node}-{index}"),
         index,
@@ -245,8 +261,7 @@ fn first_words(node: usize, gpus: &[Gpu]) -> [Body; 3] {
         ..Device::default()
     };
     let devices = (0..).zip(gpus).map(device).collect();
-    let inventory = Inventory { generation: 1, devices, ..Inventory::default() };
-    [Body::Hello(hello), Body::Inventory(inventory), Body::Sample(sample(gpus))]
+    Inventory { generation: 1, devices, ..Inventory::default() }
 }
 
 fn sample(gpus: &[Gpu]) -> Sample {
