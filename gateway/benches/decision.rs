@@ -27,9 +27,14 @@ fn decision(criterion: &mut Criterion) {
         for devices in [64, 512, 4_096] {
             let observed = scene::observed(devices / 8, 8);
             group.throughput(Throughput::Elements(devices as u64));
-            group.bench_with_input(BenchmarkId::new(name, devices), &observed, |bench, observed| {
-                bench.iter(|| assess(&trigger, black_box(observed), &scene::NoPast, scene::NOW));
-            });
+            group.bench_with_input(
+                BenchmarkId::new(name, devices),
+                &observed,
+                |bench, observed| {
+                    bench
+                        .iter(|| assess(&trigger, black_box(observed), &scene::NoPast, scene::NOW));
+                },
+            );
         }
     }
     group.finish();

@@ -65,11 +65,7 @@ async fn sequence(mut client: Client, ask: &Ask) -> Result<bool, Status> {
 ///
 /// # Errors
 /// When a call fails.
-pub async fn run(
-    target: &Target<'_>,
-    cadence: Cadence,
-    length: Duration,
-) -> anyhow::Result<Round> {
+pub async fn run(target: &Target<'_>, cadence: Cadence, length: Duration) -> anyhow::Result<Round> {
     let url = format!("http://{}", target.server.keda);
     let client = ExternalScalerClient::new(Channel::from_shared(url)?.connect().await?);
     let mut streams = JoinSet::new();

@@ -218,13 +218,21 @@ async fn beside_floor(args: &FleetArgs, progress: Progress) -> anyhow::Result<Re
     }
     let (nodes, gpus) = (args.nodes, args.gpus);
     let size = format!("{nodes} nodes x {gpus} GPUs every {} ms", args.interval);
-    report.row(format!("server CPU a message, floor, {size}"), "us", floor_cpu.iter().copied().collect());
+    report.row(
+        format!("server CPU a message, floor, {size}"),
+        "us",
+        floor_cpu.iter().copied().collect(),
+    );
     report.beside(format!("server CPU a message, gateway, {size}"), "us", &own_cpu, &floor_cpu);
     let ratio = Rounds::ratios(&own_cpu, &floor_cpu);
     report.budget("ingest: CPU a message by the floor's", 1.3, ratio);
     // One message a node and interval, at what it costs here.
     let at = |nodes: f64| move |micros: &f64| nodes * micros / (args.interval as f64 * 1e3) * 100.0;
-    report.row(format!("the same for {nodes} nodes"), "% of a core", own_cpu.iter().map(at(f64::from(nodes))).collect());
+    report.row(
+        format!("the same for {nodes} nodes"),
+        "% of a core",
+        own_cpu.iter().map(at(f64::from(nodes))).collect(),
+    );
     let large: Rounds = own_cpu.iter().map(at(10_000.0)).collect();
     report.row("by calculation for 10,000 nodes", "% of a core", large.clone());
     if args.interval >= 1_000 {
@@ -246,7 +254,11 @@ async fn beside_floor(args: &FleetArgs, progress: Progress) -> anyhow::Result<Re
         let start = Instant::now();
         own = Server::start(&Kind::Gateway { directory, agents, demand_allow: Vec::new() })?;
         spoken(&own, nodes).await?;
-        report.row("all back after a restart of the gateway", "s", once(start.elapsed().as_secs_f64()));
+        report.row(
+            "all back after a restart of the gateway",
+            "s",
+            once(start.elapsed().as_secs_f64()),
+        );
     }
     fleet.stop().await?;
     Ok(report)
@@ -260,7 +272,11 @@ fn memory(args: &FleetArgs, report: &mut Report, bare: f64, own: f64) {
     report.row("gateway's memory above the floor's, a device", "KiB", once(extra));
     if args.scaled == 0 && args.nodes >= 100 {
         let limit = 1.2 * bare + devices / 1024.0;
-        report.budget("ingest: memory, MiB (1.2 x the floor's and 1 KiB a device)", limit, once(own));
+        report.budget(
+            "ingest: memory, MiB (1.2 x the floor's and 1 KiB a device)",
+            limit,
+            once(own),
+        );
     }
 }
 
@@ -313,6 +329,7 @@ async fn spoken(gateway: &Server, nodes: u32) -> anyhow::Result<()> {
 /// Nodes on the page that have a session.
 fn heard(page: &Value) -> u64 {
     let nodes = page.pointer("/nodes").or(Some(page)).and_then(Value::as_array);
-    let has_session = |node: &&Value| node["sessions"].as_u64().is_some_and(|sessions| sessions > 0);
+    let has_session =
+        |node: &&Value| node["sessions"].as_u64().is_some_and(|sessions| sessions > 0);
     nodes.map_or(0, |nodes| nodes.iter().filter(has_session).count() as u64)
 }

@@ -236,7 +236,11 @@ impl Bench {
                 self.flat_out(&targets, *shape).await?;
             }
             let mib = told.server.rss()? as f64 / f64::from(1 << 20);
-            self.report.row("gateway's memory, 65 nodes, 513 GPUs", "MiB", [mib].into_iter().collect());
+            self.report.row(
+                "gateway's memory, 65 nodes, 513 GPUs",
+                "MiB",
+                [mib].into_iter().collect(),
+            );
         }
         if parts.contains(&Part::Open) {
             self.open(&targets[..2]).await?;
@@ -348,8 +352,7 @@ impl Bench {
             sync: Duration::from_secs(self.args.sync),
         };
         let length = cadence.poll.max(cadence.sync);
-        let site =
-            Site::new((0..following).map(|n| workload(format!("so-{n}"), 1, 1)).collect());
+        let site = Site::new((0..following).map(|n| workload(format!("so-{n}"), 1, 1)).collect());
         let (bare, told) = (Server::start(&Kind::Floor)?, Told::start(&site).await?);
         let floor = Target { name: "floor", server: &bare, asks: cadence::floor_asks(&told.asks) };
         let own = told.target("gateway");

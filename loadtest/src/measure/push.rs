@@ -53,7 +53,9 @@ pub fn directory(nodes: usize) -> String {
         );
         objects += &format!(
             "  - {{namespace: {NAMESPACE}, name: {name}, target: {{name: {name}}}, triggers: [{{type: external-push, metadata: {}}}]}}\n",
-            serde_json::json!(std::collections::BTreeMap::from_iter(reference_of(n).scaler_metadata)),
+            serde_json::json!(std::collections::BTreeMap::from_iter(
+                reference_of(n).scaler_metadata
+            )),
         );
     }
     format!("workloads:\n{workloads}scaledObjects:\n{objects}")

@@ -11,8 +11,8 @@ use gateway::directory::Directory;
 use gateway::directory::file::FileDirectory;
 use gateway::fleet::{Fleet, Session};
 use gateway::trigger::profile::Profiles;
-use proto::convert::Link;
 use prost::Message as _;
+use proto::convert::Link;
 use proto::uplink::Sample;
 use shared::process::Clock;
 
@@ -73,7 +73,11 @@ pub fn run(args: RepeatArgs) -> anyhow::Result<bool> {
     for (name, inventory, sample) in site.said() {
         let session = fleet.open(name.as_str().into(), Duration::from_secs(60), "repeat".into());
         let (link, _) = Link::open(inventory)?;
-        nodes.push(Node { session: session.map_err(|_| anyhow::anyhow!("no room"))?, link, sample });
+        nodes.push(Node {
+            session: session.map_err(|_| anyhow::anyhow!("no room"))?,
+            link,
+            sample,
+        });
     }
     nodes.iter().try_for_each(|node| node.speak(clock))?;
     match args.what {

@@ -128,11 +128,7 @@ pub async fn flat_out(
 ///
 /// # Errors
 /// When a call fails.
-pub async fn open_loop(
-    target: &Target<'_>,
-    rate: u32,
-    length: Duration,
-) -> anyhow::Result<Round> {
+pub async fn open_loop(target: &Target<'_>, rate: u32, length: Duration) -> anyhow::Result<Round> {
     let channel = connect(target, 1).await?.remove(0);
     let client = ExternalScalerClient::new(channel);
     let (due, mut wanted) = mpsc::unbounded_channel();

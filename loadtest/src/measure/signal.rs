@@ -71,8 +71,13 @@ fn directory(nodes: usize, sleepers: usize) -> String {
     let (workloads, objects) = awake.split_once("scaledObjects:\n").unwrap_or((&awake, ""));
     let (mut workloads, mut objects) = (workloads.to_owned(), objects.to_owned());
     for name in (0..sleepers).map(asleep) {
-        writeln!(workloads, "  - {{namespace: {NAMESPACE}, kind: Deployment, name: {name}, replicas: 0}}").ok();
-        writeln!(objects, "  - {{namespace: {NAMESPACE}, name: {name}, target: {{name: {name}}}}}").ok();
+        writeln!(
+            workloads,
+            "  - {{namespace: {NAMESPACE}, kind: Deployment, name: {name}, replicas: 0}}"
+        )
+        .ok();
+        writeln!(objects, "  - {{namespace: {NAMESPACE}, name: {name}, target: {{name: {name}}}}}")
+            .ok();
     }
     format!("{workloads}scaledObjects:\n{objects}")
 }
@@ -121,9 +126,7 @@ pub async fn run(nodes: usize, periods: Periods) -> anyhow::Result<Times> {
     Ok(times)
 }
 
-async fn gathered(
-    tasks: &mut JoinSet<anyhow::Result<Duration>>,
-) -> anyhow::Result<Histogram<u64>> {
+async fn gathered(tasks: &mut JoinSet<anyhow::Result<Duration>>) -> anyhow::Result<Histogram<u64>> {
     let mut times = histogram()?;
     while let Some(ended) = tasks.join_next().await {
         note(&mut times, ended??);

@@ -80,8 +80,9 @@ impl Site {
         for (at, workload) in workloads.iter().enumerate() {
             let mut pods = Vec::new();
             for pod in 0..workload.pods {
-                let has_room =
-                    |node: &Vec<Gpu>| !node.is_empty() && node.len() + workload.gpus <= GPUS_PER_NODE;
+                let has_room = |node: &Vec<Gpu>| {
+                    !node.is_empty() && node.len() + workload.gpus <= GPUS_PER_NODE
+                };
                 if !nodes.last().is_some_and(has_room) {
                     nodes.push(Vec::new());
                 }
@@ -131,7 +132,11 @@ impl Site {
         }
         text += "scaledObjects:\n";
         for Workload { name, .. } in &self.workloads {
-            writeln!(text, "  - {{namespace: {NAMESPACE}, name: {name}, target: {{name: {name}}}}}").ok();
+            writeln!(
+                text,
+                "  - {{namespace: {NAMESPACE}, name: {name}, target: {{name: {name}}}}}"
+            )
+            .ok();
         }
         text
     }
@@ -199,7 +204,9 @@ impl Site {
                 match value {
                     Ok(values) if is_right(&values, ask.expected) => break,
                     _ if left > 0 => tokio::time::sleep(Duration::from_millis(100)).await,
-                    other => anyhow::bail!("{:?}: {other:?} instead of {}", ask.request, ask.expected),
+                    other => {
+                        anyhow::bail!("{:?}: {other:?} instead of {}", ask.request, ask.expected)
+                    }
                 }
                 left -= 1;
             }

@@ -17,6 +17,7 @@ mod identity;
 #[path = "../../../agent/tests/it/kubelet_server.rs"]
 #[expect(dead_code, reason = "the agent's own tests use all of it")]
 mod kubelet_server;
+mod measure;
 mod mig;
 mod night;
 mod nodes;
