@@ -7,6 +7,9 @@
 /// Numbers of several rounds, and budgets for them.
 pub mod figures;
 
+/// What is made of them.
+pub mod verdict;
+
 /// Bare services with the same messages.
 pub mod floor;
 

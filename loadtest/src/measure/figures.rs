@@ -18,6 +18,20 @@ impl FromIterator<f64> for Rounds {
     }
 }
 
+/// Of one round.
+impl From<f64> for Rounds {
+    fn from(once: f64) -> Self {
+        [once].into_iter().collect()
+    }
+}
+
+/// One a round.
+impl From<&[f64]> for Rounds {
+    fn from(rounds: &[f64]) -> Self {
+        rounds.iter().copied().collect()
+    }
+}
+
 impl Rounds {
     /// This figure by another, round by round.
     pub fn ratios(own: &[f64], floor: &[f64]) -> Self {
@@ -116,19 +130,19 @@ pub struct Report {
 
 impl Report {
     /// A figure.
-    pub fn row(&mut self, what: impl Into<String>, unit: &'static str, figure: Rounds) {
-        self.rows.push(Row { what: what.into(), unit, figure, ratio: None });
+    pub fn row(&mut self, what: impl Into<String>, unit: &'static str, figure: impl Into<Rounds>) {
+        self.rows.push(Row { what: what.into(), unit, figure: figure.into(), ratio: None });
     }
 
     /// A figure beside the floor's.
     pub fn beside(&mut self, what: String, unit: &'static str, own: &[f64], floor: &[f64]) {
-        let (figure, ratio) = (own.iter().copied().collect(), Rounds::ratios(own, floor));
+        let (figure, ratio) = (own.into(), Rounds::ratios(own, floor));
         self.rows.push(Row { what, unit, figure, ratio: Some(ratio) });
     }
 
     /// A budget.
-    pub fn budget(&mut self, what: impl Into<String>, limit: f64, measured: Rounds) {
-        self.budgets.push(Budget { what: what.into(), limit, measured });
+    pub fn budget(&mut self, what: impl Into<String>, limit: f64, measured: impl Into<Rounds>) {
+        self.budgets.push(Budget { what: what.into(), limit, measured: measured.into() });
     }
 
     /// Whether nothing is wrong and every budget is kept.
@@ -140,14 +154,14 @@ impl Report {
     /// For people.
     pub fn text(&self, judge: Judge) -> String {
         let mut figures = Table::new();
-        figures.load_style(presets::UTF8_HORIZONTAL_ONLY);
+        figures.load_style(presets::NOTHING);
         figures.set_header(["figure: median (lowest to highest round)", "", "", "by the floor's"]);
         for row in &self.rows {
             let ratio = row.ratio.as_ref().map_or_else(String::new, Rounds::text);
             figures.add_row([row.what.clone(), row.figure.text(), row.unit.to_owned(), ratio]);
         }
         let mut budgets = Table::new();
-        budgets.load_style(presets::UTF8_HORIZONTAL_ONLY);
+        budgets.load_style(presets::NOTHING);
         budgets.set_header(["budget", "at most", "measured", ""]);
         for budget in &self.budgets {
             let met = match budget.is_met(judge) {

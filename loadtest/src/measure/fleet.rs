@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::explain;
 use crate::measure::figures::{Report, Rounds};
-use crate::measure::keda::{Progress, VerdictArgs};
 use crate::measure::server::{self, Kind, Server};
+use crate::measure::verdict::{Progress, VerdictArgs};
 
 /// Agents started a second.
 const STARTS: usize = 400;
@@ -176,14 +176,14 @@ async fn against(args: &FleetArgs, url: String, progress: Progress) -> anyhow::R
             cpu.push(per_message(args, after.saturating_sub(before), length));
         }
     }
-    report.row("server CPU a message", "us", cpu.into_iter().collect());
+    report.row("server CPU a message", "us", &cpu[..]);
     if let Some(pid) = args.pid {
-        report.row("server's memory", "MiB", once(mib(server::rss(pid)?)));
+        report.row("server's memory", "MiB", server::rss(pid)?);
     }
     if args.churn > 0 {
         progress.step("agents come and go");
         let count = fleet.churn(length).await?;
-        report.row("agents restarted", "", once(count as f64));
+        report.row("agents restarted", "", count as f64);
     }
     fleet.stop().await?;
     Ok(report)
@@ -196,10 +196,10 @@ async fn beside_floor(args: &FleetArgs, progress: Progress) -> anyhow::Result<Re
     let (bare, mut own) = (Server::start(&Kind::Floor)?, Server::gateway(&directory)?);
     let mut report = Report::default();
     sleep(Duration::from_secs(2)).await;
-    let idle = mib(own.rss()?);
-    report.row("gateway's memory, idle", "MiB", once(idle));
+    let idle = own.rss()?;
+    report.row("gateway's memory, idle", "MiB", idle);
     if args.scaled == 0 {
-        report.budget("gateway's memory, idle, MiB", 16.0, once(idle));
+        report.budget("gateway's memory, idle, MiB", 16.0, idle);
     }
     let urls = [&bare, &own].map(|server| format!("http://{}", server.agents)).to_vec();
     let mut fleet = Fleet { args: args.clone(), urls, agents: Vec::new() };
@@ -218,11 +218,7 @@ async fn beside_floor(args: &FleetArgs, progress: Progress) -> anyhow::Result<Re
     }
     let (nodes, gpus) = (args.nodes, args.gpus);
     let size = format!("{nodes} nodes x {gpus} GPUs every {} ms", args.interval);
-    report.row(
-        format!("server CPU a message, floor, {size}"),
-        "us",
-        floor_cpu.iter().copied().collect(),
-    );
+    report.row(format!("server CPU a message, floor, {size}"), "us", &floor_cpu[..]);
     report.beside(format!("server CPU a message, gateway, {size}"), "us", &own_cpu, &floor_cpu);
     let ratio = Rounds::ratios(&own_cpu, &floor_cpu);
     report.budget("ingest: CPU a message by the floor's", 1.3, ratio);
@@ -231,20 +227,20 @@ async fn beside_floor(args: &FleetArgs, progress: Progress) -> anyhow::Result<Re
     report.row(
         format!("the same for {nodes} nodes"),
         "% of a core",
-        own_cpu.iter().map(at(f64::from(nodes))).collect(),
+        own_cpu.iter().map(at(f64::from(nodes))).collect::<Rounds>(),
     );
     let large: Rounds = own_cpu.iter().map(at(10_000.0)).collect();
     report.row("by calculation for 10,000 nodes", "% of a core", large.clone());
     if args.interval >= 1_000 {
         report.budget("ingest: 10,000 nodes by calculation, % of a core", 100.0, large);
     }
-    memory(args, &mut report, mib(bare.rss()?), mib(own.rss()?));
+    memory(args, &mut report, bare.rss()?, own.rss()?);
     // Not before: a page about all of them takes memory.
     spoken(&own, nodes).await?;
     if args.churn > 0 {
         progress.step("agents come and go");
         let count = fleet.churn(length).await?;
-        report.row("agents restarted", "", once(count as f64));
+        report.row("agents restarted", "", count as f64);
         spoken(&own, nodes).await?;
     }
     if args.restart {
@@ -254,38 +250,22 @@ async fn beside_floor(args: &FleetArgs, progress: Progress) -> anyhow::Result<Re
         let start = Instant::now();
         own = Server::start(&Kind::Gateway { directory, agents, demand_allow: Vec::new() })?;
         spoken(&own, nodes).await?;
-        report.row(
-            "all back after a restart of the gateway",
-            "s",
-            once(start.elapsed().as_secs_f64()),
-        );
+        report.row("all back after a restart of the gateway", "s", start.elapsed().as_secs_f64());
     }
     fleet.stop().await?;
     Ok(report)
 }
 
 fn memory(args: &FleetArgs, report: &mut Report, bare: f64, own: f64) {
-    report.row("floor's memory with all connections", "MiB", once(bare));
-    report.row("gateway's memory with all connections", "MiB", once(own));
+    report.row("floor's memory with all connections", "MiB", bare);
+    report.row("gateway's memory with all connections", "MiB", own);
     let devices = f64::from(args.nodes * args.gpus);
     let extra = (own - bare) * 1024.0 / devices;
-    report.row("gateway's memory above the floor's, a device", "KiB", once(extra));
+    report.row("gateway's memory above the floor's, a device", "KiB", extra);
     if args.scaled == 0 && args.nodes >= 100 {
         let limit = 1.2 * bare + devices / 1024.0;
-        report.budget(
-            "ingest: memory, MiB (1.2 x the floor's and 1 KiB a device)",
-            limit,
-            once(own),
-        );
+        report.budget("ingest: memory, MiB (1.2 x the floor's and 1 KiB a device)", limit, own);
     }
-}
-
-fn once(value: f64) -> Rounds {
-    [value].into_iter().collect()
-}
-
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
 }
 
 /// CPU in microseconds of one of the messages that came in `took`.

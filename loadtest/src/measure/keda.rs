@@ -8,25 +8,15 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
-use shared::process::Clock;
 
 use crate::measure::cadence::{self, Cadence};
-use crate::measure::figures::{Judge, Report, Rounds};
+use crate::measure::figures::{Report, Rounds};
 use crate::measure::round::{self, Round, Target};
 use crate::measure::server::{Kind, Server};
 use crate::measure::signal::{self, Periods};
-use crate::measure::site::{Ask, NAMESPACE, Site, Workload, request};
+use crate::measure::site::{Ask, Site, Workload, request};
+use crate::measure::verdict::{Progress, VerdictArgs};
 use crate::measure::{floor, push};
-
-/// How the result is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// Tables.
-    #[default]
-    Text,
-    /// One JSON object.
-    Json,
-}
 
 /// A part of `loadtest keda`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -80,54 +70,6 @@ pub struct KedaArgs {
     short: bool,
     #[command(flatten)]
     verdict: VerdictArgs,
-}
-
-/// What is made of the figures.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct VerdictArgs {
-    /// End with 1 unless every budget is kept.
-    #[arg(long)]
-    check: bool,
-    /// Multiplies the budgets [default: 1, with --short 1.5].
-    #[arg(long)]
-    slack: Option<f64>,
-    /// How the result is written.
-    #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
-}
-
-impl VerdictArgs {
-    /// How budgets are judged.
-    pub fn judge(self, short: bool) -> Judge {
-        let usual = if short { 1.5 } else { 1.0 };
-        Judge { slack: self.slack.unwrap_or(usual), by_best: short }
-    }
-
-    /// Prints the report and says whether the run is good.
-    pub fn tell(self, report: &Report, judge: Judge) -> bool {
-        match self.output {
-            Output::Text => print!("{}", report.text(judge)),
-            Output::Json => println!("{:#}", report.json(judge)),
-        }
-        report.wrong.is_empty() && (!self.check || report.is_good(judge))
-    }
-}
-
-/// Says on standard error how far the run is.
-#[derive(Clone, Copy, Debug)]
-pub struct Progress(Clock);
-
-impl Progress {
-    /// From now on.
-    pub fn start() -> Self {
-        Self(Clock::start())
-    }
-
-    /// Another step.
-    pub fn step(self, what: &str) {
-        let seconds = self.0.now().since(shared::time::Timestamp::START).as_secs();
-        eprintln!("{seconds:>4} s  {what}");
-    }
 }
 
 /// Measures; says whether all is good.
@@ -235,12 +177,8 @@ impl Bench {
             for shape in shapes {
                 self.flat_out(&targets, *shape).await?;
             }
-            let mib = told.server.rss()? as f64 / f64::from(1 << 20);
-            self.report.row(
-                "gateway's memory, 65 nodes, 513 GPUs",
-                "MiB",
-                [mib].into_iter().collect(),
-            );
+            let mib = told.server.rss()?;
+            self.report.row("gateway's memory, 65 nodes, 513 GPUs", "MiB", mib);
         }
         if parts.contains(&Part::Open) {
             self.open(&targets[..2]).await?;
@@ -264,6 +202,11 @@ impl Bench {
         let at = format!("{in_flight} in flight, {connections} connection(s)");
         for (n, target) in targets.iter().enumerate() {
             let what = |what: &str| format!("{what}, {}, {at}", target.name);
+            if n == 0 {
+                self.report.row(what("server CPU a call"), "us", &cpu[0][..]);
+                self.report.row(what("calls"), "/s", &rate[0][..]);
+                continue;
+            }
             self.report.beside(what("server CPU a call"), "us", &cpu[n], &cpu[0]);
             self.report.beside(what("calls"), "/s", &rate[n], &rate[0]);
         }
@@ -271,11 +214,11 @@ impl Bench {
             for (n, target) in targets.iter().enumerate() {
                 let p50 = |percent| each(&rounds[n], |round: &Round| round.millis(percent));
                 let what = format!("p50, {}, {at}", target.name);
-                self.report.row(what, "ms", p50(50.0).into_iter().collect());
+                self.report.row(what, "ms", &p50(50.0)[..]);
             }
             let p50 = each(&rounds[1], |round: &Round| round.millis(50.0));
             let what = "GetMetrics, 1 pod: p50 at one in flight, ms";
-            self.report.budget(what, 1.0, p50.into_iter().collect());
+            self.report.budget(what, 1.0, &p50[..]);
         }
         if shape == (16, 1) {
             let ratio = |n: usize| Rounds::ratios(&cpu[n], &cpu[0]);
@@ -300,7 +243,7 @@ impl Bench {
             let [bare, own] =
                 [&rounds[0], &rounds[1]].map(|all| each(all, |round| round.millis(percent)));
             let what = |name: &str| format!("p{percent}, {name}, {rate} calls/s open loop");
-            self.report.row(what("floor"), "ms", bare.iter().copied().collect());
+            self.report.row(what("floor"), "ms", &bare[..]);
             self.report.beside(what("1 pod"), "ms", &own, &bare);
             if percent == 99.0 {
                 let ratios = Rounds::ratios(&own, &bare);
@@ -336,10 +279,10 @@ impl Bench {
         }
         let [few_cpu, many_cpu] = rounds.each_ref().map(|all| each(all, Round::cpu_micros));
         let what = |name: &str| format!("server CPU a call, {name}");
-        self.report.row(what(targets[0].name), "us", few_cpu.iter().copied().collect());
-        self.report.row(what(targets[1].name), "us", many_cpu.iter().copied().collect());
-        let mib = many.server.rss()? as f64 / f64::from(1 << 20);
-        self.report.row(format!("gateway's memory, {name}"), "MiB", [mib].into_iter().collect());
+        self.report.row(what(targets[0].name), "us", &few_cpu[..]);
+        self.report.row(what(targets[1].name), "us", &many_cpu[..]);
+        let mib = many.server.rss()?;
+        self.report.row(format!("gateway's memory, {name}"), "MiB", mib);
         let what = format!("GetMetrics: CPU with {objects} ScaledObjects by that with 1");
         self.report.budget(what, 1.1, Rounds::ratios(&many_cpu, &few_cpu));
         Ok(())
@@ -362,14 +305,13 @@ impl Bench {
             self.progress.step(&what);
             let round = cadence::run(target, cadence, length).await?;
             self.wrong(&what, &round);
-            let one = |value: f64| [value].into_iter().collect::<Rounds>();
-            self.report.row(format!("{what}: calls"), "/s", one(round.rate() * 3.0));
-            self.report.row(format!("{what}: p50 of a poll"), "ms", one(round.millis(50.0)));
-            self.report.row(format!("{what}: p99 of a poll"), "ms", one(round.millis(99.0)));
-            let mib = target.server.rss()? as f64 / f64::from(1 << 20);
-            self.report.row(format!("{what}: memory"), "MiB", one(mib));
+            self.report.row(format!("{what}: calls"), "/s", round.rate() * 3.0);
+            self.report.row(format!("{what}: p50 of a poll"), "ms", round.millis(50.0));
+            self.report.row(format!("{what}: p99 of a poll"), "ms", round.millis(99.0));
+            let mib = target.server.rss()?;
+            self.report.row(format!("{what}: memory"), "MiB", mib);
             let core = round.cpu.as_secs_f64() / round.took.as_secs_f64() * 100.0;
-            self.report.row(format!("{what}: CPU"), "% of a core", one(core));
+            self.report.row(format!("{what}: CPU"), "% of a core", core);
             cpu.push(cadence::cpu_micros(&round));
         }
         let what = "server CPU a call at KEDA's cadence".to_owned();
@@ -399,8 +341,9 @@ impl Bench {
             sync: Duration::from_secs(self.args.sync),
             interval: Duration::from_millis(self.args.interval),
         };
-        self.progress.step(&format!("a signal, and replicas: {NAMESPACE} x 200, {periods:?}"));
-        let times = signal::run(12, periods).await?;
+        let nodes = 12;
+        self.progress.step(&format!("a signal to {} sleeping and as many busy", nodes * 8));
+        let times = signal::run(nodes, periods).await?;
         let all = [
             ("0 to 1 by push", &times.pushed),
             ("0 to 1 by poll", &times.polled),

@@ -92,11 +92,11 @@ impl Server {
         cpu(self.child.id())
     }
 
-    /// Resident memory in bytes.
+    /// Resident memory in MiB.
     ///
     /// # Errors
     /// When it is gone.
-    pub fn rss(&self) -> anyhow::Result<u64> {
+    pub fn rss(&self) -> anyhow::Result<f64> {
         rss(self.child.id())
     }
 }
@@ -124,15 +124,15 @@ pub fn cpu(pid: u32) -> anyhow::Result<Duration> {
     Ok(Duration::from_nanos(nanos))
 }
 
-/// Resident memory of a process in bytes.
+/// Resident memory of a process in MiB.
 ///
 /// # Errors
 /// When there is no such process.
-pub fn rss(pid: u32) -> anyhow::Result<u64> {
+pub fn rss(pid: u32) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
-    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
-    Ok(kib * 1024)
+    let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kib / 1024.0)
 }
 
 /// The other side: serves in this process until standard input ends.

@@ -29,7 +29,7 @@ const GPUS_PER_NODE: usize = 8;
 const INTERVAL: Duration = Duration::from_secs(60);
 const SPEAK_EVERY: Duration = Duration::from_secs(20);
 /// Nodes that share a connection.
-const SHARED: usize = 50;
+const SHARED: usize = 8;
 
 /// So many pods of so many GPUs each, under one ScaledObject of the same name.
 #[derive(Clone, Debug)]
@@ -97,13 +97,13 @@ impl Site {
         Self { workloads, nodes, placed }
     }
 
-    /// What the HPA must be told: the sum over the workload's GPUs, as `aggregation: total` says
-    /// for pods that are all ready and all heard.
+    /// What the HPA must be told by `aggregation: total` while all pods are ready and heard: the sum
+    /// over pods of the mean over a pod's GPUs, to three decimals.
     pub fn expected(&self, workload: usize) -> f64 {
         let Workload { pods, gpus, .. } = self.workloads[workload];
         let all = (0..pods).flat_map(|pod| (0..gpus).map(move |gpu| (pod, gpu)));
-        let tenths: u64 = all.map(|(pod, gpu)| u64::from(tenths(workload, pod, gpu))).sum();
-        tenths as f64 / 10.0
+        let tenths: u32 = all.map(|(pod, gpu)| tenths(workload, pod, gpu)).sum();
+        (f64::from(tenths) * 100.0 / gpus as f64).round() / 1e3
     }
 
     /// GetMetrics for each workload.
@@ -287,14 +287,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pods_are_not_split_and_the_sum_is_of_all_their_gpus() {
+    fn pods_are_not_split_and_the_sum_is_of_their_means() {
         let workload = |name: &str, pods, gpus| Workload { name: name.into(), pods, gpus };
         let site = Site::new(vec![workload("one", 1, 1), workload("many", 2, 8)]);
         let sizes: Vec<usize> = site.nodes.iter().map(Vec::len).collect();
         assert_eq!(sizes, [1, 8, 8]);
         assert_eq!(site.expected(0), 20.5);
         let told: u32 = site.nodes[1..].iter().flatten().map(|gpu| gpu.tenths).sum();
-        assert_eq!(site.expected(1), f64::from(told) / 10.0);
+        assert_eq!(site.expected(1), f64::from(told) / 80.0, "a mean of eight for each pod");
         assert!(site.directory().contains("{name: many-1, node: n2, ready: true"));
     }
 }
