@@ -22,6 +22,9 @@ pub mod site;
 /// Calls flat out and at a fixed rate.
 pub mod round;
 
+/// A gateway that has heard of a site.
+pub mod told;
+
 /// Real agents whose readings are set from here.
 pub mod dial;
 

@@ -216,32 +216,15 @@ async fn beside_floor(args: &FleetArgs, progress: Progress) -> anyhow::Result<Re
         floor_cpu.push(per_message(args, bare_after.saturating_sub(bare_before), took));
         own_cpu.push(per_message(args, own_after.saturating_sub(own_before), took));
     }
-    let (nodes, gpus) = (args.nodes, args.gpus);
-    let size = format!("{nodes} nodes x {gpus} GPUs every {} ms", args.interval);
-    report.row(format!("server CPU a message, floor, {size}"), "us", &floor_cpu[..]);
-    report.beside(format!("server CPU a message, gateway, {size}"), "us", &own_cpu, &floor_cpu);
-    let ratio = Rounds::ratios(&own_cpu, &floor_cpu);
-    report.budget("ingest: CPU a message by the floor's", 1.3, ratio);
-    // One message a node and interval, at what it costs here.
-    let at = |nodes: f64| move |micros: &f64| nodes * micros / (args.interval as f64 * 1e3) * 100.0;
-    report.row(
-        format!("the same for {nodes} nodes"),
-        "% of a core",
-        own_cpu.iter().map(at(f64::from(nodes))).collect::<Rounds>(),
-    );
-    let large: Rounds = own_cpu.iter().map(at(10_000.0)).collect();
-    report.row("by calculation for 10,000 nodes", "% of a core", large.clone());
-    if args.interval >= 1_000 {
-        report.budget("ingest: 10,000 nodes by calculation, % of a core", 100.0, large);
-    }
+    ingest(args, &mut report, &floor_cpu, &own_cpu);
     memory(args, &mut report, bare.rss()?, own.rss()?);
     // Not before: a page about all of them takes memory.
-    spoken(&own, nodes).await?;
+    spoken(&own, args.nodes).await?;
     if args.churn > 0 {
         progress.step("agents come and go");
         let count = fleet.churn(length).await?;
         report.row("agents restarted", "", count as f64);
-        spoken(&own, nodes).await?;
+        spoken(&own, args.nodes).await?;
     }
     if args.restart {
         progress.step("the gateway is killed");
@@ -249,11 +232,32 @@ async fn beside_floor(args: &FleetArgs, progress: Progress) -> anyhow::Result<Re
         drop(own);
         let start = Instant::now();
         own = Server::start(&Kind::Gateway { directory, agents, demand_allow: Vec::new() })?;
-        spoken(&own, nodes).await?;
+        spoken(&own, args.nodes).await?;
         report.row("all back after a restart of the gateway", "s", start.elapsed().as_secs_f64());
     }
     fleet.stop().await?;
     Ok(report)
+}
+
+fn ingest(args: &FleetArgs, report: &mut Report, floor: &[f64], own: &[f64]) {
+    let (nodes, gpus) = (args.nodes, args.gpus);
+    let size = format!("{nodes} nodes x {gpus} GPUs every {} ms", args.interval);
+    report.row(format!("server CPU a message, floor, {size}"), "us", floor);
+    report.beside(format!("server CPU a message, gateway, {size}"), "us", own, floor);
+    let ratio = Rounds::ratios(own, floor);
+    report.budget("ingest: CPU a message by the floor's", 1.3, ratio);
+    // One message a node and interval, at what it costs here.
+    let at = |nodes: f64| move |micros: &f64| nodes * micros / (args.interval as f64 * 1e3) * 100.0;
+    report.row(
+        format!("the same for {nodes} nodes"),
+        "% of a core",
+        own.iter().map(at(f64::from(nodes))).collect::<Rounds>(),
+    );
+    let large: Rounds = own.iter().map(at(10_000.0)).collect();
+    report.row("by calculation for 10,000 nodes", "% of a core", large.clone());
+    if args.interval >= 1_000 {
+        report.budget("ingest: 10,000 nodes by calculation, % of a core", 100.0, large);
+    }
 }
 
 fn memory(args: &FleetArgs, report: &mut Report, bare: f64, own: f64) {

@@ -15,6 +15,7 @@ use crate::measure::round::{self, Round, Target};
 use crate::measure::server::{Kind, Server};
 use crate::measure::signal::{self, Periods};
 use crate::measure::site::{Ask, Site, Workload, request};
+use crate::measure::told::Told;
 use crate::measure::verdict::{Progress, VerdictArgs};
 use crate::measure::{floor, push};
 
@@ -105,31 +106,6 @@ struct Bench {
     args: KedaArgs,
     progress: Progress,
     report: Report,
-}
-
-/// A gateway that knows a site and has heard all of it.
-struct Told {
-    server: Server,
-    asks: Vec<Ask>,
-    _folder: tempfile::TempDir,
-    _speakers: tokio::task::JoinSet<()>,
-}
-
-impl Told {
-    async fn start(site: &Site) -> anyhow::Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let file = folder.path().join("directory.yaml");
-        std::fs::write(&file, site.directory())?;
-        let server = Server::gateway(&file)?;
-        let speakers = site.speak(server.agents).await?;
-        site.settle(server.keda).await?;
-        Ok(Self { server, asks: site.asks(), _folder: folder, _speakers: speakers })
-    }
-
-    /// All of it, asked about in turn.
-    fn target<'a>(&'a self, name: &'a str) -> Target<'a> {
-        Target { name, server: &self.server, asks: self.asks.clone().into() }
-    }
 }
 
 fn workload(name: impl Into<String>, pods: usize, gpus: usize) -> Workload {
