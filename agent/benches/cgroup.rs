@@ -2,8 +2,6 @@
 //!
 //! `cargo bench -p agent --bench cgroup`
 
-#![expect(missing_docs, reason = "criterion's macros")]
-
 use std::hint::black_box;
 use std::time::Duration;
 

@@ -2,8 +2,6 @@
 //!
 //! `cargo bench -p gateway --bench ingest`
 
-#![expect(missing_docs, reason = "criterion's macros")]
-
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;

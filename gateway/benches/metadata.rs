@@ -2,8 +2,6 @@
 //!
 //! `cargo bench -p gateway --bench metadata`
 
-#![expect(missing_docs, reason = "criterion's macros")]
-
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::time::Duration;

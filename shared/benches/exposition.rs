@@ -2,8 +2,6 @@
 //!
 //! `cargo bench -p shared --bench exposition`
 
-#![expect(missing_docs, reason = "criterion's macros")]
-
 use std::fmt::Write as _;
 use std::hint::black_box;
 use std::time::Duration;
