@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proto::keda::external_scaler_client::ExternalScalerClient;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use tonic::transport::Channel;
 
@@ -38,16 +38,14 @@ async fn follow(
     end: Instant,
 ) -> Result<Vec<(Duration, bool)>, Status> {
     let mut seen = Vec::new();
-    let mut ticks = interval_at(first, every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    loop {
-        let due = ticks.tick().await;
-        if due >= end {
-            return Ok(seen);
-        }
+    let mut due = first;
+    while due < end {
+        sleep_until(due).await;
         let is_right = sequence(client.clone(), &ask).await?;
         seen.push((due.elapsed(), is_right));
+        due += every;
     }
+    Ok(seen)
 }
 
 /// GetMetricSpec, GetMetrics, IsActive, in that order.

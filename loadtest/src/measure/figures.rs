@@ -218,7 +218,7 @@ mod tests {
         assert!(!report.is_good(STRICT), "the median is above");
         assert!(report.is_good(Judge { slack: 1.3, ..STRICT }));
         assert!(report.is_good(Judge { by_best: true, ..STRICT }), "one round was quiet");
-        report.budget("nothing", 1.0, [f64::NAN].into_iter().collect());
+        report.budget("nothing", 1.0, f64::NAN);
         assert_eq!(report.budgets[1].is_met(STRICT), None);
         assert!(!report.is_good(Judge { slack: 9.0, ..STRICT }), "not measured is not met");
     }

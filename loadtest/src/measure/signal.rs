@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::caller::Caller;
 use crate::hpa::{Hpa, Metric, MetricType, Scale, Settings};
 use crate::keda::{Action, Activity, Keda, Rules};
+use crate::measure::dial::Dial;
 use crate::measure::push;
 use crate::measure::round::{histogram, note};
 use crate::measure::server::{Kind, Server};
@@ -50,6 +51,8 @@ pub struct Periods {
 const MAX: u32 = 8;
 /// When the signal comes, counted from the start of the loops.
 const QUIET: Duration = Duration::from_secs(3);
+/// Within how long: several periods of whatever looks.
+const SPREAD: Duration = Duration::from_secs(5);
 
 fn asleep(n: usize) -> String {
     format!("asleep-{n}")
@@ -82,7 +85,7 @@ fn directory(nodes: usize, sleepers: usize) -> String {
     format!("{workloads}scaledObjects:\n{objects}")
 }
 
-/// Routers get requests and GPUs get busy, all at once, `nodes` × 8 ScaledObjects of each kind.
+/// Routers get requests and GPUs get busy, `nodes` × 8 ScaledObjects of each kind.
 ///
 /// # Errors
 /// When one of them does not move within two periods.
@@ -101,20 +104,21 @@ pub async fn run(nodes: usize, periods: Periods) -> anyhow::Result<Times> {
     let (mut tasks, stop) = (JoinSet::new(), CancellationToken::new());
     let dials = push::agents(&mut tasks, &server, nodes, periods.interval, &stop)?;
     tokio::time::sleep(QUIET + 2 * periods.interval).await;
-    let signal = watch::Sender::new(None);
+    let signals: Vec<_> = (0..count).map(|_| watch::Sender::new(None)).collect();
     let [mut pushed, mut polled, mut synced] = [JoinSet::new(), JoinSet::new(), JoinSet::new()];
     for (n, router) in routers.iter().enumerate() {
         let phase = |period: Duration| Instant::now() + period.mul_f64(fastrand::f64());
         let sleeper = Caller::new(server.keda, asleep_reference(n, router))?;
         let awake = Caller::new(server.keda, push::reference_of(n))?;
-        pushed.spawn(by_push(sleeper.clone(), signal.subscribe()));
-        polled.spawn(by_poll(sleeper, periods.poll, phase(periods.poll), signal.subscribe()));
-        synced.spawn(by_sync(awake, periods.sync, phase(periods.sync), signal.subscribe()));
+        pushed.spawn(by_push(sleeper.clone(), signals[n].subscribe()));
+        polled.spawn(by_poll(sleeper, periods.poll, phase(periods.poll), signals[n].subscribe()));
+        synced.spawn(by_sync(awake, periods.sync, phase(periods.sync), signals[n].subscribe()));
     }
     tokio::time::sleep(QUIET).await;
-    signal.send_replace(Some(Instant::now()));
-    routers.iter().for_each(|router| router.holds(3));
-    dials.iter().for_each(|dial| dial.set(100));
+    let mut signalling = JoinSet::new();
+    for ((router, dial), signal) in routers.into_iter().zip(dials).zip(signals) {
+        signalling.spawn(give(router, dial, signal));
+    }
     let patience = 2 * periods.poll.max(periods.sync) + Duration::from_secs(10);
     let times = timeout(patience, async {
         let (pushed, polled) = (gathered(&mut pushed).await?, gathered(&mut polled).await?);
@@ -124,6 +128,17 @@ pub async fn run(nodes: usize, periods: Periods) -> anyhow::Result<Times> {
     stop.cancel();
     while tasks.join_next().await.is_some() {}
     Ok(times)
+}
+
+/// Gives the signal at a moment of its own, whatever is looked at when.
+async fn give(router: Router, dial: Dial, signal: watch::Sender<Option<Instant>>) {
+    tokio::time::sleep(SPREAD.mul_f64(fastrand::f64())).await;
+    signal.send_replace(Some(Instant::now()));
+    router.holds(3);
+    dial.set(100);
+    // Gone pages would take the demand back.
+    std::future::pending::<()>().await;
+    drop(router);
 }
 
 async fn gathered(tasks: &mut JoinSet<anyhow::Result<Duration>>) -> anyhow::Result<Histogram<u64>> {
