@@ -1,7 +1,7 @@
 //! What a gateway is told: workloads, their pods and the readings of their GPUs; and what it must
 //! answer then, computed here from the readings alone.
 //!
-//! Guarantees: readings are whole tenths, so that the sum expected is exact; no code of the gateway
+//! Guarantees: readings are multiples of 0.4, so that what is expected is exact; no code of the gateway
 //! takes part in the expectation.
 
 use std::fmt::Write as _;
@@ -67,9 +67,10 @@ pub struct Ask {
     pub expected: f64,
 }
 
-/// Any reading will do but 0, of which a workload may be idle; this one differs from GPU to GPU.
+/// A reading that differs from GPU to GPU; never 0, of which a workload may be idle, and a multiple of
+/// 0.4, so that a mean of eight has two decimals and no rounding is in question.
 fn tenths(workload: usize, pod: usize, gpu: usize) -> u32 {
-    1 + u32::try_from((workload * 331 + pod * 71 + gpu * 137 + 204) % 999).unwrap_or_default()
+    4 + 4 * u32::try_from((workload * 331 + pod * 71 + gpu * 137) % 249).unwrap_or_default()
 }
 
 impl Site {
@@ -292,7 +293,7 @@ mod tests {
         let site = Site::new(vec![workload("one", 1, 1), workload("many", 2, 8)]);
         let sizes: Vec<usize> = site.nodes.iter().map(Vec::len).collect();
         assert_eq!(sizes, [1, 8, 8]);
-        assert_eq!(site.expected(0), 20.5);
+        assert_eq!(site.expected(0), 0.4);
         let told: u32 = site.nodes[1..].iter().flatten().map(|gpu| gpu.tenths).sum();
         assert_eq!(site.expected(1), f64::from(told) / 80.0, "a mean of eight for each pod");
         assert!(site.directory().contains("{name: many-1, node: n2, ready: true"));
