@@ -59,3 +59,6 @@ pub mod demo;
 
 /// Policies compared on a real request trace.
 pub mod replay;
+
+/// What the gateway costs, beside a floor.
+pub mod measure;

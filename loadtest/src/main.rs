@@ -4,6 +4,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use loadtest::measure::fleet::{self, FleetArgs};
+use loadtest::measure::keda::{self, KedaArgs};
+use loadtest::measure::repeat::{self, RepeatArgs};
+use loadtest::measure::server;
 use loadtest::{demo, replay};
 use shared::process::{BUILD, LogFormat, cancel_on_signal, start_logging};
 use tokio_util::sync::CancellationToken;
@@ -28,6 +32,15 @@ enum Command {
     },
     /// Scaling policies compared on a request trace: GPU-hours against waiting times.
     Replay(replay::command::Args),
+    /// What KEDA's calls cost beside a bare service, and how soon a signal becomes replicas.
+    Keda(KedaArgs),
+    /// What so many nodes' agents cost a gateway beside a bare service.
+    Fleet(FleetArgs),
+    /// One thing of the gateway so many times, for a profiler or a counter of instructions.
+    Repeat(RepeatArgs),
+    /// A server that another loadtest measures.
+    #[command(subcommand, hide = true)]
+    Serve(server::Kind),
 }
 
 #[tokio::main]
@@ -51,5 +64,17 @@ async fn run(cli: Cli) -> anyhow::Result<bool> {
     match cli.command {
         Command::Demo { seconds } => demo::run(Duration::from_secs(seconds), shutdown).await,
         Command::Replay(args) => replay::command::run(&args),
+        Command::Keda(args) => stoppable(keda::run(args), &shutdown).await,
+        Command::Fleet(args) => stoppable(fleet::run(args), &shutdown).await,
+        Command::Repeat(args) => repeat::run(args),
+        Command::Serve(kind) => server::serve(kind).await.map(|()| true),
     }
+}
+
+/// A measurement that was stopped early is not good.
+async fn stoppable(
+    measuring: impl Future<Output = anyhow::Result<bool>>,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<bool> {
+    shutdown.run_until_cancelled(Box::pin(measuring)).await.unwrap_or(Ok(false))
 }

@@ -81,7 +81,7 @@ fn decides(trigger: &Trigger) {
         index: 0,
         reading,
         taken_at,
-        interval: Duration::from_secs(1),
+        interval_ms: 1_000,
         is_mig: false,
     };
     let ready = |name: &str| Pod {

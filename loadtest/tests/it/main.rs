@@ -25,6 +25,7 @@ mod identity;
 #[expect(dead_code, reason = "the agent's own tests use all of it")]
 mod kubelet_server;
 mod ledger;
+mod measure;
 mod mig;
 mod night;
 mod nodes;
