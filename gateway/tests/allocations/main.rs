@@ -108,13 +108,20 @@ fn spoken(fleet: &Arc<Fleet>, pod: usize, devices: u32) -> Session {
         name: "H100".into(),
         memory_total_mib: None,
         mig: None,
+        health: None,
         reason: None,
         holders: vec![holder.clone()],
     };
     let devices: Vec<_> = (0..devices).map(device).collect();
     let readings: Readings = [(Metric::GpuUtilization, Reading::Ok(50.0))].into_iter().collect();
     let read = |_: &Device| {
-        Some(DeviceSample { age: Duration::ZERO, readings: readings.clone(), held: Vec::new() })
+        Some(DeviceSample {
+            age: Duration::ZERO,
+            readings: readings.clone(),
+            held: Vec::new(),
+            energy: None,
+            throttled: Box::default(),
+        })
     };
     let sample = Sample { devices: devices.iter().map(read).collect(), engines: Vec::new() };
     let inventory = Arc::new(Inventory { devices, engines: Vec::new(), reason: None });
