@@ -13,6 +13,7 @@ KINDS = {
     "/api/v1": [
         ("configmaps", "ConfigMap", True),
         ("namespaces", "Namespace", False),
+        ("nodes", "Node", False),
         ("pods", "Pod", True),
         ("resourcequotas", "ResourceQuota", True),
         ("secrets", "Secret", True),
@@ -108,10 +109,11 @@ class ApiServer:
             return 200, self.objects[path]
         everywhere = re.sub(r"/namespaces/[^/]+/", "/", path)
         for base, kinds in KINDS.items():
-            for plural, kind, _ in kinds:
+            for plural, kind, namespaced in kinds:
                 if everywhere == f"{base}/{plural}":
                     version = base.removeprefix("/apis/").removeprefix("/api/")
-                    return 200, {"kind": f"{kind}List", "apiVersion": version, "metadata": {"resourceVersion": "1"}, "items": []}
+                    items = [] if namespaced else [each for name, each in self.objects.items() if name.rpartition("/")[0] == path]
+                    return 200, {"kind": f"{kind}List", "apiVersion": version, "metadata": {"resourceVersion": "1"}, "items": items}
         status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404, "message": f"no {path}"}
         return 404, status
 

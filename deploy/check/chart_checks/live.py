@@ -5,6 +5,7 @@ GPUs by `sim:`, the API server by one on loopback that knows the agent's token a
 """
 
 import base64
+import itertools
 import json
 import os
 import pathlib
@@ -126,6 +127,28 @@ def is_known(port, token):
     return None if nodes == {NODE: 2} else f"the gateway knows {nodes}"
 
 
+def asks_inside(it, gateway, port):
+    """What is wrong with what is asked by `kubectl exec` in the gateway's container: with its variables, and no flag."""
+
+    def ask(*arguments, text=None):
+        env = {**gateway.environment, "GPU_GATEWAY_SERVER": f"http://127.0.0.1:{port}"}
+        done = subprocess.run([objects.binaries() / "gpu-gateway", *arguments], env=env, input=text, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    status, said = ask("ledger")
+    if status:
+        yield f"gpu-gateway ledger, in the gateway's container: {status}\n{said}"
+    values = it.values["gateway"]
+    for profile, origin in itertools.product(values["profiles"], values["demandAllow"]):
+        trigger = {"scalerAddress": f"gpu-gateway.{render.NAMESPACE}.svc.cluster.local:6000", "profile": profile}
+        trigger |= {"demandEndpoint": f"{origin}/metrics", "demandMetric": "queue", "demandThreshold": "0"}
+        spec = {"scaleTargetRef": {"name": "x"}, "maxReplicaCount": 2, "triggers": [{"type": "external-push", "metadata": trigger}]}
+        meta = {"name": "x", "namespace": "ai"}
+        status, said = ask("check", "-", text=json.dumps({"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": meta, "spec": spec}))
+        if status or "demand-place" in said:
+            yield f"gpu-gateway check of {profile} and {origin}, in the gateway's container: {status}\n{said}"
+
+
 def shakes_hands(it, port):
     """What is wrong with KEDA's TLS, called as KEDA does by what the ClusterTriggerAuthentication names."""
     (authentication,) = it.all("ClusterTriggerAuthentication")
@@ -184,6 +207,7 @@ def problems(name):
                         wrong.append(None if status == 200 else f"the agent's {probe}: {status} {body}")
                 if pages and get(ports[8080], "/api/v1/nodes")[0] != 401:
                     wrong.append("the pages are open in spite of a token")
+                wrong += asks_inside(it, gateway, ports[8080])
                 if it.all("ClusterTriggerAuthentication"):
                     wrong.append(shakes_hands(it, ports[6000]))
                 doctor = subprocess.run([objects.binaries() / "gpu-agent", "doctor"], env=agent.environment, capture_output=True, text=True)

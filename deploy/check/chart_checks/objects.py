@@ -11,6 +11,8 @@ from . import render
 WORKLOADS = ("Deployment", "DaemonSet")
 PROGRAM = {"gateway": "gpu-gateway", "agent": "gpu-agent"}
 COMMAND = {"gateway": "serve", "agent": "run"}
+# What else is called in the same container, with its variables.
+INSIDE = {"gateway": ("check", "explain", "ledger"), "agent": ("doctor", "top")}
 
 
 def binaries():
@@ -22,10 +24,10 @@ def binaries():
 
 @functools.cache
 def help_of(component):
-    """The flags and variables that a program knows."""
+    """The flags that a container's command knows, and the variables that it or another command in that container knows."""
     program = binaries() / PROGRAM[component]
-    text = subprocess.run([program, COMMAND[component], "--help"], capture_output=True, text=True, check=True).stdout
-    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)), set(re.findall(r"\[env: ([A-Z_]+)=", text))
+    texts = [subprocess.run([program, command, "--help"], capture_output=True, text=True, check=True).stdout for command in (COMMAND[component], *INSIDE[component])]
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", texts[0])), set(re.findall(r"\[env: ([A-Z_]+)=", "".join(texts)))
 
 
 class Render:

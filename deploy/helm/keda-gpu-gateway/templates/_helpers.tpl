@@ -90,6 +90,27 @@ gpu-gateway.{{ .Release.Namespace }}
 {{- .Values.keda.tls.clusterTriggerAuthentication.secretName | default (printf "%s-keda-client" (include "keda-gpu-gateway.clusterName" .)) }}
 {{- end }}
 
+{{/* Ends with a message where a time is out of range. Takes name, value, least, most (empty is none). */}}
+{{- define "keda-gpu-gateway.within" -}}
+{{- $least := include "keda-gpu-gateway.milliseconds" .least | int64 }}
+{{- $value := include "keda-gpu-gateway.milliseconds" .value | int64 }}
+{{- if or (lt $value $least) (and .most (gt $value (include "keda-gpu-gateway.milliseconds" (.most | default "0s") | int64))) }}
+{{- fail (printf "%s=%s: write a time %s" .name .value (ternary (printf "from %s to %s" .least .most) (printf "of %s or more" .least) (ne .most ""))) }}
+{{- end }}
+{{- end }}
+
+{{/* Milliseconds of a time such as 1m30s. */}}
+{{- define "keda-gpu-gateway.milliseconds" -}}
+{{- $units := dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000 }}
+{{- $sum := 0 }}
+{{- range regexFindAll "[0-9]+[a-z]+" . -1 }}
+{{- /* A leading zero would make the number octal. */}}
+{{- $digits := regexReplaceAll "^0+|[a-z]+$" . "" | default "0" }}
+{{- $sum = add $sum (mul (int64 $digits) (get $units (regexReplaceAll "^[0-9]+" . ""))) }}
+{{- end }}
+{{- $sum }}
+{{- end }}
+
 {{/* Where the old name's Service is. */}}
 {{- define "keda-gpu-gateway.compatNamespace" -}}
 {{- .Values.compat.namespace | default .Values.keda.namespace }}

@@ -185,7 +185,13 @@ fn at_once(binaries: &Path) -> String {
         ["serve", "--agent-auth", "token", "--agent-service-account", "gpu-scaler/gpu-agent"];
     said += &run(gateway().args(token));
     let mut snapshot = Command::new(binaries.join("gpu-agent"));
-    said + &run(snapshot.args(["snapshot", "--source", "sim:gpus=2,pods=ai/vllm-0"]))
+    said + &run(snapshot.args([
+        "snapshot",
+        "--node",
+        "vm",
+        "--source",
+        "sim:gpus=2,pods=ai/vllm-0",
+    ]))
 }
 
 /// Everything that the quoted commands print here.
@@ -201,7 +207,9 @@ async fn printed(binaries: &Path) -> Vec<String> {
     all.push(plain(&explain(binaries, &gateway, "none")));
     let mut doctor = Command::new(binaries.join("gpu-agent"));
     let url = format!("http://{}", gateway.uplink);
-    doctor.args(["doctor", "--source", "sim:gpus=2,pods=ai/vllm-0", "--gateway", &url]);
+    // A node's name goes into the UUIDs.
+    let source = "sim:gpus=2,pods=ai/vllm-0";
+    doctor.args(["doctor", "--node", "vm", "--source", source, "--gateway", &url]);
     all.push(plain(&run(&mut doctor)));
     drop((quick, gateway));
 
