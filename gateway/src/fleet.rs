@@ -39,6 +39,10 @@ const MAX_TOLD: usize = 8;
 /// How long a node without a session is still shown.
 const FORGET_AFTER: Duration = Duration::from_secs(600);
 
+/// A node without a session that was heard longer ago than this has its devices no more: what it
+/// had may be another's by now.
+const CLAIMS_FOR: Duration = Duration::from_secs(10);
+
 /// What every node last said.
 pub struct Fleet {
     nodes: DashMap<NodeName, Arc<Node>>,
@@ -226,7 +230,8 @@ impl Fleet {
             if let Some(slot) = self.nodes.get(&node.name).map(|slot| slot.clone()) {
                 slot.state.lock().keep(wanted, now);
             }
-            for device in &view.inventory().devices {
+            let has_them = node.sessions > 0 || now.since(view.received_at) < CLAIMS_FOR;
+            for device in view.inventory().devices.iter().filter(|_| has_them) {
                 claims.entry(device.uuid.clone()).or_default().push(node.name.clone());
             }
         }
