@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use shared::identity::NodeName;
 use shared::process::{BUILD, LogFormat};
 
@@ -99,7 +100,23 @@ pub struct Cli {
     log_format: Format,
 }
 
+/// Commands of the gateway that somebody may look for here.
+const OF_THE_GATEWAY: [&str; 3] = ["explain", "check", "ledger"];
+
 impl Cli {
+    /// The command line of this process; where it is wrong, says so and ends the process.
+    pub fn read() -> Self {
+        let refused = |error: clap::Error| {
+            let name = match error.get(ContextKind::InvalidSubcommand) {
+                Some(ContextValue::String(name)) if OF_THE_GATEWAY.contains(&&**name) => name,
+                _ => error.exit(),
+            };
+            let why = format!("{name} is a command of gpu-gateway");
+            Self::command().error(ErrorKind::InvalidSubcommand, why).exit()
+        };
+        Self::try_parse().unwrap_or_else(refused)
+    }
+
     /// What to log.
     pub fn log_filter(&self) -> &str {
         let unasked = match &self.command {
@@ -171,7 +188,7 @@ pub struct RunArgs {
     #[arg(long, env = "GPU_AGENT_ENGINE_INTERVAL", default_value = "1s", value_parser = engine_interval)]
     engine_interval: Duration,
     /// Serve /metrics, /healthz and /api/v1/devices here too [default: off].
-    #[arg(long, value_name = "ADDR", env = "GPU_AGENT_HTTP_LISTEN")]
+    #[arg(long, value_name = "ADDR", env = "GPU_AGENT_HTTP_LISTEN", value_parser = listen)]
     http_listen: Option<SocketAddr>,
 }
 
@@ -278,6 +295,10 @@ enum Format {
 
 fn gateway(text: &str) -> Result<String, crate::uplink::address::Error> {
     text.parse().map(|gateway: Gateway| gateway.to_string())
+}
+
+fn listen(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "write IP:PORT, for example 127.0.0.1:9400")
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

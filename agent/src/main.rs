@@ -7,12 +7,11 @@ use agent::app::{App, alone, top};
 use agent::config::alone::{DoctorArgs, RecordArgs, TopArgs};
 use agent::config::{Cli, Command};
 use anyhow::Context as _;
-use clap::Parser as _;
 use shared::process::{cancel_on_signal, start_logging};
 use tokio_util::sync::CancellationToken;
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    match run(Cli::read()) {
         Ok(code) => code,
         // Whoever read the output has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

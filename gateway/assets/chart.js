@@ -172,7 +172,7 @@ export class Chart {
     const swatch = (kind, text) => [svg("svg", { class: "swatch", viewBox: "0 0 22 10", "aria-hidden": "true" }, svg("path", { class: `line ${kind}`, d: "M0 5H22" })), text];
     const area = (kind, text) => [svg("svg", { class: "swatch", viewBox: "0 0 22 10", "aria-hidden": "true" }, svg("rect", { class: kind, width: 22, height: 10 })), text];
     const lines = lanes.flatMap((lane) => lane.lines.map(([, kind, text]) => swatch(kind, text)));
-    const items = [...lines, area("readyarea", "ready"), area("start", "pods starting"), area("place", "pods wait for a GPU or place"),
+    const items = [...lines, area("start", "pods starting"), area("place", "pods wait for a GPU or place"),
       ["▲ becomes active"], ["▽ becomes idle"], ["↑↓ replicas ordered"]];
     this.legend.replaceChildren(...items.map((item) => h("span", { class: "item" }, item)));
   }

@@ -38,9 +38,16 @@ export function reading(metric, value) {
 
 /** `gpu_utilization` → `GPU utilization`. */
 export function metricName(metric) {
-  const words = (metric ?? "").replaceAll("_", " ").replaceAll(",", ", ").replace(/ (percent|mib|mhz|kbps|mbps|ms)$/, "");
+  // A composite's name has its targets: `gpu_utilization.70-kv_cache_usage.80`.
+  const plain = (metric ?? "").replace(/\.(\d+(?:\.\d+)?)-(?=[a-z])/g, " $1,").replace(/\.(\d+(?:\.\d+)?)$/, " $1");
+  const words = plain.replaceAll("_", " ").replaceAll(",", ", ").replace(/ (percent|mib|mhz|kbps|mbps|ms)$/, "");
   const upper = words.replace(/\b(gpu|sm|pcie|kv)\b/g, (word) => word.toUpperCase());
   return upper.charAt(0).toUpperCase() + upper.slice(1);
+}
+
+/** `INVALID_ARGUMENT` → `invalid argument`, which breaks between words. */
+export function statusName(status) {
+  return (status ?? "").toLowerCase().replaceAll("_", " ");
 }
 
 /** Seconds as one unit, or two where it matters. */

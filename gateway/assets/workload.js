@@ -4,7 +4,7 @@ import { json, poll } from "./api.js";
 import { axis, order, states } from "./axis.js";
 import { Chart } from "./chart.js";
 import { empty, h, setText } from "./dom.js";
-import { clock, count, metricName, number, reading, span, withUnit } from "./format.js";
+import { clock, count, metricName, number, reading, span, statusName, withUnit } from "./format.js";
 import { look } from "./heat.js";
 import { limit } from "./limit.js";
 import { state } from "./live.js";
@@ -134,7 +134,7 @@ function facts(trigger, now, unit) {
   const activity = trigger.active === null ? "not known" : trigger.active ? "● active" : "○ idle";
   const pods = states(now).map(([kind, mark, amount]) => `${mark} ${amount} ${kind === "waiting" ? "waiting for a place" : kind}`).join("  ");
   const facts = [
-    [metricName(trigger.metric) || trigger.metricName, trigger.value === null ? `✕ ${trigger.status}` : withUnit(trigger.value, unit)],
+    [metricName(trigger.metric) || trigger.metricName, trigger.value === null ? `✕ ${statusName(trigger.status)}` : withUnit(trigger.value, unit)],
     ["Target per replica", withUnit(trigger.target, unit)],
     ["The HPA", order(now) ?? (trigger.replicas === 0 ? "does not act at zero" : "has no value to go by")],
     ["KEDA", activity],
@@ -207,7 +207,7 @@ function card(pod, trigger, unit, most, namespace) {
 
 const FACTS = {
   first: () => "first look",
-  status: (entry) => (entry.status === "OK" ? "value again" : `no value: ${entry.status}`),
+  status: (entry) => (entry.status === "OK" ? "value again" : `no value: ${statusName(entry.status)}`),
   active: (entry, before) => {
     if (entry.active === null) return "activity not known";
     if (typeof before?.active !== "boolean") return entry.active ? "active" : "idle";
@@ -229,6 +229,6 @@ function change(entry, before) {
   const said = (major.length ? major : entry.changed).map((fact) => FACTS[fact]?.(entry, before) ?? fact);
   const requests = entry.requestsWaiting === null ? "–" : `${number(entry.requestsWaiting)} waiting, ${number(entry.requestsRunning)} running`;
   return h("tr", {}, h("th", { scope: "row" }, h("time", { datetime: entry.at }, clock(entry.at))), h("td", {}, said.join(", ")),
-    h("td", { class: "n" }, entry.value === null ? entry.status : withUnit(entry.value, entry.unit)),
+    h("td", { class: "n" }, entry.value === null ? statusName(entry.status) : withUnit(entry.value, entry.unit)),
     h("td", {}, entry.replicas === null ? "–" : `${entry.ready} of ${entry.replicas} ready`), h("td", {}, requests), h("td", {}, entry.reason));
 }

@@ -196,10 +196,20 @@ impl Assessment {
 impl Assessment {
     /// Whether nothing is there and this trigger cannot see that something is wanted.
     pub fn is_deaf(&self) -> bool {
+        self.deaf_because().is_some()
+    }
+
+    /// The same, with why it cannot.
+    pub fn deaf_because(&self) -> Option<&str> {
         let observed = &self.observed;
         let is_asleep = self.object.kind == ScaledKind::Job
             || (observed.replicas == 0 && observed.pods.is_empty());
-        is_asleep && !matches!(observed.demand, DemandReading::Value(_))
+        match &observed.demand {
+            DemandReading::Value(_) => None,
+            _ if !is_asleep => None,
+            DemandReading::Unknown(why) => Some(why),
+            DemandReading::None => Some("no demandEndpoint"),
+        }
     }
 }
 

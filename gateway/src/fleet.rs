@@ -41,6 +41,9 @@ const FORGET_AFTER: Duration = Duration::from_secs(600);
 
 /// Hashes names in a few instructions. Its seed is random, because agents say the names.
 type Seeded = foldhash::fast::RandomState;
+/// A node without a session that was heard longer ago than this has its devices no more: what it
+/// had may be another's by now.
+const CLAIMS_FOR: Duration = Duration::from_secs(10);
 
 /// What every node last said.
 pub struct Fleet {
@@ -229,7 +232,8 @@ impl Fleet {
             if let Some(slot) = self.nodes.get(&node.name).map(|slot| slot.clone()) {
                 slot.state.lock().keep(wanted, now);
             }
-            for device in &view.inventory().devices {
+            let has_them = node.sessions > 0 || now.since(view.received_at) < CLAIMS_FOR;
+            for device in view.inventory().devices.iter().filter(|_| has_them) {
                 claims.entry(device.uuid.clone()).or_default().push(node.name.clone());
             }
         }

@@ -63,8 +63,13 @@ pub(super) async fn once(address: &PageAddress) -> anyhow::Result<Taken> {
     taken.map_err(|why| anyhow!("the agent at {page}: {why}"))
 }
 
+/// Whatever answers without the page is something else.
+fn no_agent(why: String) -> String {
+    if why.starts_with("HTTP 404") { format!("{why}; no agent's --http-listen") } else { why }
+}
+
 async fn read(page: &PageAddress, clock: Clock, before: Option<&Taken>) -> Result<Taken, String> {
-    let text = fetch(page.ip, &page.page, LIMITS).await?;
+    let text = fetch(page.ip, &page.page, LIMITS).await.map_err(no_agent)?;
     let at = clock.now();
     let frame = frame(&text, before.map(|taken| &taken.frame.inventory))?;
     Ok(Taken { frame, at, kubelet: None })

@@ -56,7 +56,8 @@ pub async fn frames(
     let mut shown = Ok(());
     while shown.is_ok() && running.newest.changed().await.is_ok() {
         let Some(taken) = running.newest.borrow_and_update().clone() else { continue };
-        let view = View::of(&taken, taken.at, stale_after);
+        // A page of another agent that cannot be read any more stays, and grows old.
+        let view = View::of(&taken, running.clock.now(), stale_after);
         shown = show(&(head.plain(&view, columns()) + "\n"));
     }
     running.end().await?;

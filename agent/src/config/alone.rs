@@ -9,10 +9,10 @@ use clap::Args;
 use shared::identity::NodeName;
 
 use super::owners::{OwnerArgs, OwnerConfig};
-use super::{CredentialArgs, DEFAULT_INTERVAL, NodeArgs, SourceArgs, interval};
+use super::{CredentialArgs, DEFAULT_INTERVAL, NodeArgs, SourceArgs, interval, listen};
 use crate::device::SourceSpec;
 use crate::device::replay::ReplayEnd;
-use crate::engine::address::PageAddress;
+use crate::engine::address::{self, PageAddress};
 use crate::local::Format;
 use crate::local::doctor;
 use crate::uplink::address::Gateway;
@@ -98,7 +98,8 @@ pub struct ServeArgs {
         long,
         value_name = "ADDR",
         env = "GPU_AGENT_HTTP_LISTEN",
-        default_value = "127.0.0.1:9400"
+        default_value = "127.0.0.1:9400",
+        value_parser = listen
     )]
     pub http_listen: SocketAddr,
     /// Time between two samples, 100ms to 60s.
@@ -149,7 +150,7 @@ pub struct TopArgs {
     pub read: ReadArgs,
     /// Show what the agent that serves this address shows (its --http-listen), instead of reading
     /// the GPUs: http://IP:PORT. It also reads the engines that a gateway told it of.
-    #[arg(long, value_name = "URL", env = "GPU_AGENT_TOP_FROM")]
+    #[arg(long, value_name = "URL", env = "GPU_AGENT_TOP_FROM", value_parser = agent)]
     pub from: Option<PageAddress>,
     /// Print one frame as plain text and end.
     #[arg(long, env = "GPU_AGENT_TOP_ONCE")]
@@ -206,6 +207,11 @@ pub struct DoctorArgs {
     /// What is shown to the gateways.
     #[command(flatten)]
     pub credentials: CredentialArgs,
+}
+
+fn agent(text: &str) -> Result<PageAddress, String> {
+    let right = "write http://IP:PORT, for example http://127.0.0.1:9400";
+    text.parse().map_err(|error: address::Error| format!("{}; {right}", error.why()))
 }
 
 fn length(text: &str) -> Result<Duration, String> {

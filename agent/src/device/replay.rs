@@ -96,6 +96,10 @@ impl Replay {
     /// # Errors
     /// When the file cannot be opened or is not a regular file.
     pub fn open(path: &Path, end: ReplayEnd) -> io::Result<Self> {
+        let file = path.display();
+        let none = format!(
+            "{file}: no valid line yet; gpu-agent doctor --source replay:{file} names the line"
+        );
         Ok(Self {
             path: path.to_owned(),
             end,
@@ -103,10 +107,7 @@ impl Replay {
             readable: true,
             pass: Pass::starting(Timestamp::LONG_AGO),
             pending: None,
-            state: Observation {
-                reason: Some(format!("{}: no valid line yet", path.display()).into()),
-                ..Observation::default()
-            },
+            state: Observation { reason: Some(none.into()), ..Observation::default() },
             complained: 0,
             unknown: HashSet::new(),
             was_at_end: false,

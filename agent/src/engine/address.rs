@@ -26,6 +26,13 @@ pub struct Error {
     why: &'static str,
 }
 
+impl Error {
+    /// What is wrong with the address.
+    pub fn why(&self) -> &'static str {
+        self.why
+    }
+}
+
 impl FromStr for PageAddress {
     type Err = Error;
 

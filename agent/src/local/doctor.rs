@@ -37,6 +37,7 @@ pub use recording::recording;
 pub enum Format {
     /// For people.
     #[default]
+    #[value(alias = "table")]
     Text,
     /// One object.
     Json,

@@ -86,7 +86,7 @@ pub const SERIES: &[Series] = &[
 fn in_base_unit(unit: Unit, value: f64) -> f64 {
     match unit {
         Unit::Percent => value / 100.0,
-        Unit::Mib => value * 1_048_576.0,
+        Unit::Mib => (value * 1_048_576.0).round(),
         Unit::KilobytesPerSecond => value * 1e3,
         Unit::MegabytesPerSecond | Unit::Megahertz => value * 1e6,
         Unit::Milliseconds => value / 1e3,

@@ -3,6 +3,7 @@
 //! Guarantees: a dead connection is noticed within `PING_EVERY` + `PONG_WITHIN`; connecting
 //! gives up after a bounded time; after shutdown the stream has `GOODBYE` to end.
 
+use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 use tracing::{debug, info, warn};
 
 use super::address::Gateway;
@@ -100,7 +101,7 @@ async fn open(
     let mut client = UplinkClient::new(channel);
     match timeout(ANSWER_WITHIN, client.push(request)).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(said(&status)),
+        Ok(Err(status)) => Err(why(&status)),
         Err(_) => Err(format!("no answer within {ANSWER_WITHIN:?}")),
     }
 }
@@ -201,7 +202,24 @@ fn take(message: proto::uplink::Brief, stream: &Stream, briefs: &Heard) {
     briefs.update(|briefs| briefs.hear(stream, brief));
 }
 
-pub(super) fn said(status: &Status) -> String {
+/// Why a stream was not accepted, and what would be right where no gateway answers.
+pub(super) fn why(status: &Status) -> String {
+    let mut cause = status.source();
+    while let Some(deeper) = cause.and_then(Error::source) {
+        cause = Some(deeper);
+    }
+    match (status.code(), cause) {
+        (Code::Unimplemented, _) => {
+            "another service answers there; name the port of the gateway's --agent-listen".into()
+        }
+        (_, Some(cause)) => format!(
+            "what answers there may speak no gRPC; name the port of the gateway's --agent-listen: {cause}"
+        ),
+        (_, None) => said(status),
+    }
+}
+
+fn said(status: &Status) -> String {
     match chain(status) {
         text if text.is_empty() => format!("{:?}", status.code()),
         text => text,

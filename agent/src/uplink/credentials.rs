@@ -21,6 +21,12 @@ use super::address::Gateway;
 /// Bytes that one file may have.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// The flags that name the files, as errors name them.
+const CA: &str = "--gateway-ca";
+const CERTIFICATE: &str = "--tls-cert";
+const KEY: &str = "--tls-key";
+const TOKEN: &str = "--token-file";
+
 /// Where credentials are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
@@ -91,11 +97,11 @@ impl Credentials {
     }
 
     fn read(&self) -> anyhow::Result<ClientConfig> {
-        let Some(ca) = &self.files.gateway_ca else { bail!("--gateway-ca is not given") };
+        let Some(ca) = &self.files.gateway_ca else { bail!("{CA} is not given") };
         let mut roots = RootCertStore::empty();
-        for ca_certificate in certificates(ca)? {
+        for ca_certificate in certificates(CA, ca)? {
             let added = roots.add(ca_certificate);
-            added.with_context(|| format!("{}: not a CA", ca.display()))?;
+            added.with_context(|| format!("{CA} {}: not a CA", ca.display()))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
@@ -104,12 +110,14 @@ impl Credentials {
         let mut config = match &self.files.certificate {
             None => builder.with_no_client_auth(),
             Some((certificate, key_file)) => {
-                let chain = certificates(certificate)?;
+                let chain = certificates(CERTIFICATE, certificate)?;
                 // An error of the parser may quote the line it stumbled over.
-                let key = PrivateKeyDer::from_pem_slice(&read(key_file)?)
-                    .map_err(|_| anyhow!("{}: no PEM private key", key_file.display()))?;
+                let key = PrivateKeyDer::from_pem_slice(&read(KEY, key_file)?)
+                    .map_err(|_| anyhow!("{KEY} {}: no PEM private key", key_file.display()))?;
                 let with = builder.with_client_auth_cert(chain, key);
-                with.with_context(|| format!("{} and its key", certificate.display()))?
+                with.with_context(|| {
+                    format!("{CERTIFICATE} {} and its key", certificate.display())
+                })?
             }
         };
         config.alpn_protocols = vec![b"h2".to_vec()];
@@ -122,8 +130,8 @@ impl Credentials {
     /// When the file cannot be read, or has no token.
     pub(super) fn token(&self) -> anyhow::Result<Option<MetadataValue<Ascii>>> {
         let Some(path) = &self.files.token else { return Ok(None) };
-        let not_one = || anyhow!("{}: not a token", path.display());
-        let text = String::from_utf8(read(path)?).map_err(|_| not_one())?;
+        let not_one = || anyhow!("{TOKEN} {}: not a token", path.display());
+        let text = String::from_utf8(read(TOKEN, path)?).map_err(|_| not_one())?;
         let token = text.trim();
         if token.is_empty() || token.contains(char::is_whitespace) {
             return Err(not_one());
@@ -141,19 +149,19 @@ pub(super) fn server_name(gateway: &Gateway) -> anyhow::Result<ServerName<'stati
     name.with_context(|| format!("{gateway}: no certificate can be for this host"))
 }
 
-fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
-    let pem = read(path)?;
+fn certificates(flag: &str, path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let pem = read(flag, path)?;
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match all {
         Ok(all) if !all.is_empty() => Ok(all),
-        _ => bail!("{}: no PEM certificate, or one that is cut off", path.display()),
+        _ => bail!("{flag} {}: no PEM certificate, or one that is cut off", path.display()),
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let name = || path.display().to_string();
+fn read(flag: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
+    let name = || format!("{flag} {}", path.display());
     if std::fs::metadata(path).with_context(name)?.len() > MAX_BYTES {
-        bail!("{}: more than {MAX_BYTES} bytes", path.display());
+        bail!("{flag} {}: more than {MAX_BYTES} bytes", path.display());
     }
     std::fs::read(path).with_context(name)
 }

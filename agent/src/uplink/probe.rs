@@ -3,16 +3,14 @@
 //! Guarantees: the stream is closed before its hello, so that no gateway takes note of a session;
 //! every address is given up on after a bounded time.
 
-use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use proto::uplink::uplink_client::UplinkClient;
 use tokio::time::timeout;
-use tonic::{Code, Status};
 
 use super::address::Gateway;
-use super::connection::{ANSWER_WITHIN, connect, said, with_token};
+use super::connection::{ANSWER_WITHIN, connect, why, with_token};
 use super::credentials::Credentials;
 use super::resolve;
 
@@ -63,18 +61,4 @@ async fn open_and_close(
     // Whatever it says, its end is to be a good one.
     while stream.message().await.map_err(|status| why(&status))?.is_some() {}
     Ok(())
-}
-
-fn why(status: &Status) -> String {
-    let mut cause = status.source();
-    while let Some(deeper) = cause.and_then(Error::source) {
-        cause = Some(deeper);
-    }
-    match (status.code(), cause) {
-        (Code::Unimplemented, _) => {
-            "another service answers there; name the port of the gateway's --agent-listen".into()
-        }
-        (_, Some(cause)) => format!("what answers there may speak no gRPC: {cause}"),
-        (_, None) => said(status),
-    }
 }

@@ -75,6 +75,7 @@ fn bad_flags_are_refused_with_what_would_be_right() {
         ("--gateway", "http://gw:1/x", "it has a path"),
         ("--gateway", "gw:6001", "it does not begin with http://"),
         ("--source", "sim:gpu=1", "did you mean \"gpus\"?"),
+        ("--http-listen", "localhost:9400", "write IP:PORT, for example 127.0.0.1:9400"),
         ("--replay-end", "stop", "[possible values: hold, loop, exit]"),
     ] {
         let error = parsed(&["--gateway", "http://gw:6001", flag, value]).unwrap_err();
@@ -89,6 +90,15 @@ fn usage_is_exit_code_2_and_what_is_wrong_at_the_start_is_1() {
     for (output, code, expected) in [
         (run(&["run"]), 2, "--gateway <URL>"),
         (with(&["--colour"]), 2, "unexpected argument"),
+        (run(&["explain", "ai/vllm"]), 2, "explain is a command of gpu-gateway"),
+        (run(&["shew"]), 2, "unrecognized subcommand"),
+        (run(&["doctor", "--source", "sim:gpus=1", "-o", "table"]), 0, ""),
+        (
+            run(&["top", "--from", "http://localhost:9400"]),
+            2,
+            "it does not name an IP address and a port; write http://IP:PORT, for example \
+             http://127.0.0.1:9400",
+        ),
         (with(&["--source", "replay:/none"]), 1, "gpu-agent: source /none: No such file"),
         (
             with(&["--source", "sim", "--holders", "/none"]),

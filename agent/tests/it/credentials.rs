@@ -56,9 +56,17 @@ fn what_is_wrong_with_credentials_is_said_at_the_start() {
         ("http://gw:6001", Files { token: token.clone(), ..none() }, "a token needs https://"),
         ("http://gw:6001", Files { certificate: pair, ..none() }, "needs https://"),
         ("http://127.0.0.1:1", Files { token: two, ..none() }, "two: not a token"),
-        ("http://[::1]:1", Files { token: Some("/none".into()), ..none() }, "/none: No such file"),
+        (
+            "http://[::1]:1",
+            Files { token: Some("/none".into()), ..none() },
+            "--token-file /none: No such file",
+        ),
         ("https://gw:1", Files { gateway_ca: Some(junk), ..none() }, "junk: no PEM certificate"),
-        ("https://gw:1", Files { gateway_ca: Some("/none".into()), ..none() }, "/none: No such"),
+        (
+            "https://gw:1",
+            Files { gateway_ca: Some("/none".into()), ..none() },
+            "--gateway-ca /none: No such",
+        ),
     ] {
         let error = App::build(config(url, files)).err().expect(word);
         let said = format!("{error:#}");

@@ -234,7 +234,7 @@ async fn a_gateway_is_asked_for_a_stream_and_not_told_of_a_node() {
     );
     for (name, address, cut) in [
         ("nobody listens", &*closed.to_string(), "(os error"),
-        ("no gRPC", &web.address.to_string(), "no gRPC: "),
+        ("no gRPC", &web.address.to_string(), "--agent-listen: "),
         ("another port", &other, "\n"),
         ("no such name", "gateway.invalid:6001", "cannot be resolved: "),
     ] {

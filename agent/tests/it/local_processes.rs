@@ -22,6 +22,20 @@ fn snapshot(form: &str) -> Command {
     agent(["snapshot", "--source", &replay(), "-o", form])
 }
 
+/// The uplink says what `doctor` says of what is no gateway.
+#[test]
+fn a_port_that_is_no_gateways_is_said_with_the_one_that_would_be() {
+    let args = ["serve", "--source", "sim", "--http-listen", "127.0.0.1:0"];
+    let mut other = Running::start(agent(args));
+    let gateway = format!("http://{}", other.http());
+    let mut pushing = Running::start(agent(["run", "--source", "sim", "--gateway", &gateway]));
+    let said = pushing.wait_for("no stream to the gateway");
+    assert!(
+        said.contains("may speak no gRPC; name the port of the gateway's --agent-listen"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_snapshot_is_printed_in_three_forms() {
     let (table, _) = ended(0, &mut snapshot("table"));
@@ -92,7 +106,10 @@ fn nothing_to_show_is_one_sentence_and_exit_code_1_and_bad_flags_are_2() {
     let serve = ["serve", "--http-listen", "127.0.0.1:0"];
     for command in [&["snapshot"][..], &["top"], &["top", "--once"], &serve, &["record", &file]] {
         let (printed, log) = ended(1, agent(command).args(["--source", &source]));
-        let expected = format!("gpu-agent: {}: no valid line yet\n", empty.display());
+        let expected = format!(
+            "gpu-agent: {0}: no valid line yet; gpu-agent doctor --source replay:{0} names the line\n",
+            empty.display()
+        );
         assert_eq!((printed.as_str(), log.as_str()), ("", expected.as_str()), "{command:?}");
     }
     assert!(!recording.exists(), "no file is left where nothing was recorded");

@@ -75,7 +75,7 @@ fn a_growing_file_is_followed_and_a_half_written_line_waits_for_its_rest() {
     let recording = Recording::new("");
     let mut replay = recording.replay(ReplayEnd::Hold);
     let first = replay.observe(at(0));
-    assert!(first.reason.unwrap().ends_with("recording.jsonl: no valid line yet"));
+    assert!(first.reason.unwrap().ends_with("recording.jsonl names the line"));
     recording.append(&line(0, 1));
     assert_eq!(observe(&mut replay, 500), Some(1.0));
     let next = line(700, 2);

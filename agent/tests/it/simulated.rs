@@ -131,7 +131,7 @@ fn a_broken_spec_is_refused_with_the_key_the_word_and_the_nearest_good_one() {
         ("sim:gpus=8,gpus=9", "gpus is there twice"),
         ("sim:gpus=1,pods=a/b+a/c", "2 pods need a GPU each, but gpus=1; write gpus=2"),
         ("sim:pods=vllm-0", r#""vllm-0" is not of the form NAMESPACE/POD"#),
-        ("sim:model=H1000", r#"unknown model "H1000"; did you mean "H100"?"#),
+        ("sim:model=H1000", r#"unknown model "H1000"; write one of H100, H200, B200"#),
         ("sim:noise=-1", "noise=-1: write percent points from 0 to 100"),
         ("sim:seed=x", "seed=x: write a whole number from 0"),
     ]);
@@ -143,8 +143,10 @@ fn a_broken_shape_is_refused_with_one_that_would_do() {
         ("sim:shape=const:5", r#"unknown shape "const"; did you mean "constant"?"#),
         ("sim:shape=constant:500", r#"level "500" is not a number from 0 to 100"#),
         ("sim:shape=ramp:0-100", r#""0-100" is not of the form ramp:0-100:60s"#),
+        ("sim:shape=sine", "shape sine does not say how; write for example sine:20-90:5m"),
+        ("sim:shape=constant:", "shape constant does not say how; write for example constant:60"),
         ("sim:shape=sine:20-90:0s", "the time is zero"),
-        ("sim:shape=file", "shape file has no path; write file:PATH"),
+        ("sim:shape=file", "shape file does not say how; write for example file:PATH"),
     ]);
 }
 

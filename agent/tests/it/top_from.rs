@@ -1,5 +1,7 @@
 //! `top --from`: the view of an agent that runs already, through its own local port.
 
+use std::io::BufRead as _;
+
 use crate::process::{Running, agent, ended};
 use crate::terminal::Terminal;
 
@@ -34,6 +36,19 @@ fn the_running_agents_view_is_shown_and_its_end_is_said() {
     assert!(terminal.end().success());
 }
 
+/// What is printed where there is no terminal grows old too.
+#[test]
+fn plain_frames_of_an_agent_that_is_gone_say_how_old_they_are() {
+    let (serving, address) = serving();
+    let from = format!("http://{address}");
+    let mut top = Running::start(agent(["top", "--from", &from, "--interval", "500ms"]));
+    let mut printed = top.printed().lines().map(Result::unwrap);
+    assert!(printed.any(|line| line.contains("ai/vllm-0")));
+    serving.signal("KILL");
+    let old = printed.find(|line| line.contains(" s old)"));
+    assert!(old.is_some(), "the frames ended");
+}
+
 #[test]
 fn no_agent_and_no_such_page_are_a_sentence() {
     let (_serving, address) = serving();
@@ -41,7 +56,7 @@ fn no_agent_and_no_such_page_are_a_sentence() {
     for (from, why) in [
         (format!("http://{silent}"), "refused"),
         (format!("http://{address}/healthz"), "not JSON"),
-        (format!("http://{address}/none"), "HTTP 404"),
+        (format!("http://{address}/none"), "HTTP 404 Not Found; no agent's --http-listen"),
     ] {
         let (printed, log) = ended(1, &mut agent(["top", "--once", "--from", &from]));
         assert_eq!(printed, "");

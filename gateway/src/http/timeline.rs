@@ -83,6 +83,8 @@ pub(super) struct LookEntry {
     ready: Option<u32>,
     unscheduled: Option<u32>,
     coverage: Option<CoverageExplanation>,
+    /// Why nothing can wake the workload.
+    deaf: Option<Arc<str>>,
     s: Option<f64>,
     up: Option<f64>,
     down: Option<f64>,
@@ -113,6 +115,7 @@ impl From<&Look> for LookEntry {
             ready: look.ready,
             unscheduled: look.unscheduled,
             coverage: look.coverage.map(Into::into),
+            deaf: look.deaf.clone(),
             s: figures.map(|figures| figures.s),
             up: figures.map(|figures| figures.up),
             down: figures.map(|figures| figures.down),

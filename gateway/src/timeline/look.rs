@@ -47,6 +47,8 @@ pub struct Look {
     pub unscheduled: Option<u32>,
     /// Pods by state.
     pub coverage: Option<Coverage>,
+    /// Why nothing can wake the workload, where nothing is there and this trigger sees no demand.
+    pub deaf: Option<Arc<str>>,
     /// The figures of rule 1.
     pub figures: Option<Figures>,
     /// What the pods' engines say.
@@ -107,6 +109,7 @@ impl Look {
             ready: known.map(|seen| count(seen.pods.iter().filter(|pod| pod.ready).count())),
             unscheduled: known.map(|seen| count(seen.pods.iter().filter(waits).count())),
             coverage: known.map(|_| verdict.coverage),
+            deaf: assessment.deaf_because().map(Into::into),
             figures: verdict.figures,
             engines: workload.map_or_else(Engines::default, |w| {
                 Engines::of(answers.fleet(), w, trigger.stale_after, *now)

@@ -1,4 +1,4 @@
-// A small cluster with something of everything: three nodes, five workloads, a queue that grows.
+// A small cluster with something of everything: three nodes, six workloads, a queue that grows.
 
 import { gpu } from "./stage.mjs";
 
@@ -31,6 +31,7 @@ export function directory(stage, stuck = 0) {
     scaled("vision", 1, [{ name: "vision-0", node: "n2", ...READY }], { metricType: "gpu_utilization", targetValue: "70" }),
     scaled("batch", 0, [], { metricType: "gpu_utilization", targetValue: "70" }),
     scaled("fresh", 2, [{ name: "fresh-0", node: "n2", ...READY }, { name: "fresh-1", node: "n3", ready: false }], { metricType: "gpu_utilization", targetValue: "60" }),
+    scaled("late", 1, [{ name: "late-0", node: "n2", ready: false, ageSeconds: 7200, unreadyForSeconds: 7200 }], { metricType: "gpu_utilization", targetValue: "60" }),
     scaled("broken", 1, [], { agregation: "max" }),
   ];
   stage.directory(parts.map(([workload]) => workload), parts.map(([, object]) => object));

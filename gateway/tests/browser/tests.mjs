@@ -108,6 +108,17 @@ export const tests = {
     assert.match(log, /INFO decision: decision changed scaled_object=ai\/chat .*desired=\d+ replicas=4 ready=2 unscheduled=2 .*reason=/);
   },
 
+  async "a workload that its trigger cannot wake, and one with a stuck pod, do not read as well"(stage, browser) {
+    await small(stage);
+    const page = await open(stage, browser, "workload/ai/batch");
+    await has(page, "Asleep, and this trigger cannot wake it: no demandEndpoint.");
+    await page.goto(`${stage.url}/#/workload/ai/late`);
+    await has(page, "1 pod stuck: not Ready for longer than coldStartTimeout.");
+    await page.goto(`${stage.url}/#/workloads`);
+    await has(page, "Asleep, and this trigger cannot wake it: no demandEndpoint.");
+    await has(page, "1 pod stuck: not Ready for longer than coldStartTimeout.");
+  },
+
   async "no page has an accessibility fault, light or dark"(stage, browser) {
     directory(stage, 1);
     await stage.start();
@@ -174,6 +185,7 @@ export const tests = {
     page.allowed.push("/explain", "/timeline");
     await page.goto(`${stage.url}/#/workload/ai/none`);
     await has(page, "There is no ScaledObject ai/none");
+    assert.equal(await page.locator(".verdict:visible").count(), 0, "no empty card");
     assert.deepEqual(await browser.audit(page), []);
   },
 

@@ -549,6 +549,20 @@ fn a_device_two_nodes_claim_is_counted_once_and_reported() {
     assert_eq!(world.value("llm", &asked, at(5.0)), Ok(10.0));
 }
 
+#[test]
+fn a_node_that_is_gone_claims_its_devices_no_more() {
+    let world = World::new();
+    let [gone, heir] = ["n1", "n2"].map(|node| world.agent(node));
+    push(&gone, &[("u1", "a", None, 10.0)], at(1.0));
+    push(&heir, &[("u1", "a", None, 90.0)], at(2.0));
+    drop(gone);
+    world.fleet.tidy(|_| None, at(3.0));
+    assert_eq!(world.fleet.conflicts().len(), 1, "it was heard just now");
+    world.fleet.tidy(|_| None, at(11.0));
+    assert!(world.fleet.conflicts().is_empty());
+    assert!(world.fleet.view(&"n1".into()).is_some(), "it is still shown");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 

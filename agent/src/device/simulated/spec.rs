@@ -162,19 +162,27 @@ impl FromStr for Shape {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (shape, how) = text.split_once(':').unwrap_or((text, ""));
+        let example = match shape {
+            "constant" => "constant:60",
+            "ramp" => "ramp:0-100:60s",
+            "sine" => "sine:20-90:5m",
+            "file" => "file:PATH",
+            _ => return Err(format!("unknown shape {shape:?}; {}", instead(shape, SHAPES))),
+        };
+        if how.is_empty() {
+            return Err(format!("shape {shape} does not say how; write for example {example}"));
+        }
         match shape {
-            "constant" => Ok(Self::Constant(percent(how, "constant:60")?)),
+            "constant" => Ok(Self::Constant(percent(how, example)?)),
             "ramp" => {
-                let (from, to, over) = levels_and_time(how, "ramp:0-100:60s")?;
+                let (from, to, over) = levels_and_time(how, example)?;
                 Ok(Self::Ramp { from, to, over })
             }
             "sine" => {
-                let (low, high, period) = levels_and_time(how, "sine:20-90:5m")?;
+                let (low, high, period) = levels_and_time(how, example)?;
                 Ok(Self::Sine { low, high, period })
             }
-            "file" if how.is_empty() => Err("shape file has no path; write file:PATH".into()),
-            "file" => Ok(Self::File(how.into())),
-            _ => Err(format!("unknown shape {shape:?}; {}", instead(shape, SHAPES))),
+            _ => Ok(Self::File(how.into())),
         }
     }
 }
@@ -235,8 +243,9 @@ fn levels_and_time(how: &str, example: &str) -> Result<(f64, f64, Duration), Str
 fn model(word: &str) -> Result<&'static Model, String> {
     let known = MODELS.iter().find(|model| model.word.eq_ignore_ascii_case(word));
     known.ok_or_else(|| {
-        let words = MODELS.iter().map(|model| model.word);
-        format!("unknown model {word:?}; {}", instead(word, words))
+        // Few, and one is not like another because its name is.
+        let words: Vec<_> = MODELS.iter().map(|model| model.word).collect();
+        format!("unknown model {word:?}; write one of {}", words.join(", "))
     })
 }
 

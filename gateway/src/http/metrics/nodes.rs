@@ -90,16 +90,17 @@ impl OfNodes {
     }
 
     fn readings(&self, label: &OfDevice, row: &Row) {
-        let shown = |family: &Family<OfDevice, Number>, metric, unit: f64| {
+        let shown = |family: &Family<OfDevice, Number>, metric, of: fn(f64) -> f64| {
             if let Some(value) = row.readings.value(metric) {
-                family.get_or_create(label).set(value * unit);
+                family.get_or_create(label).set(of(value));
             }
         };
-        shown(&self.utilization, Metric::GpuUtilization, 0.01);
-        shown(&self.memory, Metric::MemoryUsedMib, 1_048_576.0);
-        shown(&self.temperature, Metric::Temperature, 1.0);
-        shown(&self.power, Metric::PowerDraw, 1.0);
-        shown(&self.throttled, Metric::ThrottledPercent, 0.01);
+        shown(&self.utilization, Metric::GpuUtilization, |percent| percent / 100.0);
+        // A device has whole bytes, whatever its MiB come to.
+        shown(&self.memory, Metric::MemoryUsedMib, |mib| (mib * 1_048_576.0).round());
+        shown(&self.temperature, Metric::Temperature, |celsius| celsius);
+        shown(&self.power, Metric::PowerDraw, |watts| watts);
+        shown(&self.throttled, Metric::ThrottledPercent, |percent| percent / 100.0);
     }
 
     /// Registers what is shown.

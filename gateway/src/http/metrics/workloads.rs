@@ -146,16 +146,16 @@ impl OfWorkloads {
         if is_asked {
             show(&self.unread, f64::from(engines.unread));
         }
-        for (family, metric, unit) in [
+        for (family, metric, per) in [
             (&self.waiting, Metric::RequestsWaiting, 1.0),
             (&self.running, Metric::RequestsRunning, 1.0),
             (&self.tokens, Metric::TokenThroughput, 1.0),
             (&self.requests, Metric::RequestRate, 1.0),
-            (&self.first_token, Metric::TimeToFirstTokenMs, 1e-3),
-            (&self.cache, Metric::KvCacheUsage, 0.01),
+            (&self.first_token, Metric::TimeToFirstTokenMs, 1e3),
+            (&self.cache, Metric::KvCacheUsage, 100.0),
         ] {
             if let Some(value) = engines.of(metric) {
-                show(family, value * unit);
+                show(family, value / per);
             }
         }
     }
