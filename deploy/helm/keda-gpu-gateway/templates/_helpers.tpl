@@ -1,10 +1,15 @@
-{{/* Labels of every object. */}}
-{{- define "keda-gpu-gateway.labels" -}}
+{{/* Labels that the chart gives every object. */}}
+{{- define "keda-gpu-gateway.ownLabels" -}}
 app.kubernetes.io/name: keda-gpu-gateway
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | toYaml }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Labels of every object. */}}
+{{- define "keda-gpu-gateway.labels" -}}
+{{ include "keda-gpu-gateway.ownLabels" . }}
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
@@ -113,11 +118,11 @@ gpu-gateway.{{ .Release.Namespace }}
 {{- define "keda-gpu-gateway.caVolume" -}}
 {{- if .configMap -}}
 configMap:
-  name: {{ .configMap }}
+  name: {{ .configMap | toYaml }}
   items: [{key: ca.crt, path: ca.crt}]
 {{- else -}}
 secret:
-  secretName: {{ .secret }}
+  secretName: {{ .secret | toYaml }}
   items: [{key: ca.crt, path: ca.crt}]
 {{- end }}
 {{- end }}
