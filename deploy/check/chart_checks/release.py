@@ -5,7 +5,7 @@ import re
 
 import yaml
 
-from . import render
+from . import render, schemas
 from .objects import PROGRAM
 
 RELEASE = render.ROOT / ".github/workflows/release.yml"
@@ -52,8 +52,9 @@ def pushed_images(version):
 def other_releases():
     """Names under another release, what certain clusters get, and that nothing asks for kinds that a cluster may lack."""
     path = render.VALUES / "defaults.yaml"
-    for name, namespace in (("whatever", render.NAMESPACE), ("x", "elsewhere")):
+    for name, namespace in (("whatever", render.NAMESPACE), ("x", "elsewhere"), ("7", "123")):
         documents = render.documents(render.text([path], release=name, namespace=namespace))
+        yield from schemas.problems(documents, render.VERSIONS[0], {})
         services = {(d["metadata"]["namespace"], d["metadata"]["name"]) for d in documents if d["kind"] == "Service"}
         if services != {(namespace, "gpu-gateway"), (namespace, "gpu-gateway-agents")}:
             yield f"release {name} in {namespace} has the Services {services}"

@@ -43,9 +43,19 @@ def text(values=(), *, release=RELEASE, namespace=NAMESPACE, version=VERSIONS[0]
         return helm("template", release, CHART, *where, *files, *flags, env=env)
 
 
+class Once(yaml.SafeLoader):
+    """Takes no key twice in a map, where YAML has the last one win."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value]
+        if twice := {key for key in keys if keys.count(key) > 1}:
+            raise Refused(f"{sorted(twice)} twice in one map{node.start_mark}")
+        return super().construct_mapping(node, deep)
+
+
 def documents(rendered):
     """The objects in a text of YAML."""
-    return [document for document in yaml.safe_load_all(rendered) if document]
+    return [document for document in yaml.load_all(rendered, Once) if document]
 
 
 def sets():
@@ -60,7 +70,8 @@ def merged(path):
         if isinstance(base, dict) and isinstance(other, dict):
             keys = list(base) + [key for key in other if key not in base]
             return {key: over(base[key], other[key]) if key in base and key in other else other.get(key, base.get(key)) for key in keys}
-        return other
+        # Null takes a default away.
+        return {dict: {}, list: [], str: ""}.get(type(base)) if other is None else other
 
     return over(yaml.safe_load((CHART / "values.yaml").read_text()), yaml.safe_load(path.read_text()) or {})
 

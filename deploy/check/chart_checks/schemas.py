@@ -43,7 +43,9 @@ def schema_problems():
     schema = json.loads((render.CHART / "values.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
 
-    def walk(values, node, path):
+    nulls = yaml.safe_load((render.VALUES / "nulls.yaml").read_text())
+
+    def walk(values, node, path, left_out):
         known = node.get("properties")
         if known is None:
             return
@@ -52,8 +54,11 @@ def schema_problems():
         for key in sorted(set(values) ^ (set(known) - {"global"})):
             yield f"values.schema.json: {path}/{key} is in {'values.yaml' if key in values else 'the schema'} only"
         for key, child in values.items():
+            # Or a template meets a value that is not there.
+            if (key in node.get("required", [])) is (key in left_out and left_out[key] is None):
+                yield f"values.schema.json: {path}/{key} is either required, or null in deploy/check/values/nulls.yaml"
             # An empty map is given by its user.
             if isinstance(child, dict) and child and key in known:
-                yield from walk(child, known[key], f"{path}/{key}")
+                yield from walk(child, known[key], f"{path}/{key}", left_out.get(key) or {})
 
-    yield from walk(yaml.safe_load((render.CHART / "values.yaml").read_text()), schema, "")
+    yield from walk(yaml.safe_load((render.CHART / "values.yaml").read_text()), schema, "", nulls)

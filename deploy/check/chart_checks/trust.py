@@ -94,7 +94,8 @@ def privileges_are_few(it):
         real = component == "agent" and values["agent"]["source"] == "nvml"
         if spec.get("hostPID", False) is not (real and values["agent"]["hostPID"]):
             yield f"{component}: hostPID is {spec.get('hostPID')}"
-        if not real and {**spec.get("securityContext", {}), **context}.get("runAsNonRoot") is not True:
+        chosen = values[component].get("podSecurityContext", True)
+        if not real and chosen and {**spec.get("securityContext", {}), **context}.get("runAsNonRoot") is not True:
             yield f"{component} may be root"
         own = [volume for volume in spec.get("volumes", []) if volume not in values.get(component, {}).get("extraVolumes", [])]
         host = {volume["hostPath"]["path"] for volume in own if "hostPath" in volume}

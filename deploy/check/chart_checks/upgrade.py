@@ -1,8 +1,11 @@
-"""A generated certificate through upgrades: kept where nothing changed, issued anew by the same CA where it must be."""
+"""A generated certificate through upgrades: kept where nothing changed, issued anew by the same CA where it must be, and never outliving it."""
 
+import base64
 import copy
+import datetime
 import os
 import pathlib
+import subprocess
 import tempfile
 
 from . import cluster, objects, render, trust
@@ -47,6 +50,18 @@ def problems():
                     notes["gpu-gateway/issued"] = str(int(notes["gpu-gateway/issued"]) - 1826 * 86400)
             applied(old)
             yield from renewed(first, installed({}), "half of its time")
+            short = {"tls": {"generated": {"validDays": 9, "caValidDays": 10}}}
+            server.objects.clear()
+            applied(before := installed(short))
+            yield from succeeded(before, installed({}), 7000, "tls.generated.caValidDays")
+            for why, days in (("a CA without time left", 3651), ("a CA that has ended", 7301), ("a CA of which no end is noted", None)):
+                server.objects.clear()
+                applied(aged(first, days))
+                if days == 3651 and secrets(installed({})) != secrets(first):
+                    yield f"{why}: a good certificate is not kept"
+                yield from succeeded(first, installed({"tls": {"generated": {"generation": 2}}}), 7000, why)
+            applied([{**each, "data": {}} for each in first if each["metadata"]["name"] == "gpu-gateway-ca"])
+            yield from outlived(installed({}), "a CA that is gone")
         except render.Refused as refused:
             yield f"helm: {refused}"
         finally:
@@ -66,3 +81,60 @@ def renewed(first, documents, why):
     it = objects.Render("renewed", documents, values, render.VERSIONS[0])
     for problem in trust.certificate_has_every_name(it):
         yield f"{why}: {problem}"
+
+
+def aged(documents, days):
+    """The objects as they are days after the CAs were made; None takes the notes of their ends away."""
+    documents = copy.deepcopy(documents)
+    for document in documents:
+        notes = document["metadata"].get("annotations", {})
+        for key in [key for key in notes if key.endswith("-ends")]:
+            if days is None:
+                del notes[key]
+            else:
+                notes[key] = str(int(notes[key]) - days * 86400)
+    return documents
+
+
+def pairs(documents):
+    """Each certificate with the CA it is of, as PEM: the gateway's, and KEDA's."""
+    data = {key: {name: base64.b64decode(text) for name, text in each.items()} for key, each in secrets(documents).items() if key[0] == "Secret"}
+    ca = data["Secret", "gpu-gateway-ca"]
+    client = data["Secret", f"gpu-gateway.{render.NAMESPACE}-keda-client"]
+    yield ca["ca.crt"], data["Secret", "gpu-gateway-tls"]["tls.crt"]
+    yield ca["keda-client-ca.crt"], client["tls.crt"]
+
+
+def end(pem):
+    """When a certificate ends."""
+    said = subprocess.run(["openssl", "x509", "-noout", "-enddate"], input=pem, capture_output=True, check=True).stdout.decode()
+    return datetime.datetime.strptime(said.strip(), "notAfter=%b %d %H:%M:%S %Y GMT")
+
+
+def outlived(documents, why):
+    """Certificates that end after their CA, or are not of it."""
+    for ca, leaf in pairs(documents):
+        if end(leaf) > end(ca):
+            yield f"{why}: a certificate ends at {end(leaf)}, its CA at {end(ca)}"
+        yield from unverified(ca, leaf, why)
+
+
+def succeeded(first, documents, days, why):
+    """What is wrong with a CA's renewal: it must last so many days, and either CA be good for either certificate, whichever file is read first."""
+    yield from outlived(documents, why)
+    for (old, before), (new, after) in zip(pairs(first), pairs(documents), strict=True):
+        if old == new or (end(new) - datetime.datetime.now()).days < days:
+            yield f"{why}: the CA ends at {end(new)}"
+        yield from unverified(old, after, f"{why}, the old CA")
+        yield from unverified(new, before, f"{why}, the old certificate")
+
+
+def unverified(ca, leaf, why):
+    """What openssl says against a certificate by this CA."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [pathlib.Path(folder, name) for name in ("ca.crt", "own.crt")]
+        for path, pem in zip(paths, (ca, leaf), strict=True):
+            path.write_bytes(pem)
+        done = subprocess.run(["openssl", "verify", "-CAfile", *paths], capture_output=True, text=True)
+        if done.returncode:
+            yield f"{why}: {done.stderr.strip()}"

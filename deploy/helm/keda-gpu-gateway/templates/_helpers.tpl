@@ -1,10 +1,15 @@
-{{/* Labels of every object. */}}
-{{- define "keda-gpu-gateway.labels" -}}
+{{/* Labels that the chart gives every object. */}}
+{{- define "keda-gpu-gateway.ownLabels" -}}
 app.kubernetes.io/name: keda-gpu-gateway
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | toYaml }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Labels of every object. */}}
+{{- define "keda-gpu-gateway.labels" -}}
+{{ include "keda-gpu-gateway.ownLabels" . }}
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
@@ -17,7 +22,7 @@ labels:
   {{- with .component }}
   app.kubernetes.io/component: {{ . }}
   {{- end }}
-{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+{{- with merge (dict) (.annotations | default dict) (.root.Values.commonAnnotations | default dict) }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -34,8 +39,8 @@ app.kubernetes.io/component: {{ . }}
 labels:
   {{- $own := include "keda-gpu-gateway.labels" .root | fromYaml }}
   {{- $selected := include "keda-gpu-gateway.selector" .component | fromYaml }}
-  {{- toYaml (merge (dict) $selected .values.podLabels (omit $own "helm.sh/chart")) | nindent 2 }}
-{{- with merge (dict) (.checksums | default dict) .values.podAnnotations .root.Values.commonAnnotations }}
+  {{- toYaml (merge (dict) $selected (.values.podLabels | default dict) (omit $own "helm.sh/chart")) | nindent 2 }}
+{{- with merge (dict) (.checksums | default dict) (.values.podAnnotations | default dict) (.root.Values.commonAnnotations | default dict) }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -66,7 +71,7 @@ annotations:
 {{/* The namespaces that the gateway watches; none is all. Before Kubernetes 1.30 a token does not name its node: the gateway then looks at the
      agent's pod, and so at the agents' namespace. */}}
 {{- define "keda-gpu-gateway.namespaces" -}}
-{{- $all := .Values.gateway.namespaces }}
+{{- $all := .Values.gateway.namespaces | default list }}
 {{- if and $all (eq .Values.agentAuth.mode "token") (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) }}
 {{- $all = append $all .Release.Namespace | uniq }}
 {{- end }}
@@ -127,18 +132,18 @@ gpu-gateway.{{ .Release.Namespace }}
 {{- $name := join "." . }}
 {{- $names = concat $names (list $name (printf "%s.svc" $name) (printf "%s.svc.%s" $name $.Values.clusterDomain)) }}
 {{- end }}
-{{- concat $names .Values.tls.extraDNSNames | uniq | toJson }}
+{{- concat $names (.Values.tls.extraDNSNames | default list) | uniq | toJson }}
 {{- end }}
 
 {{/* Volume source with `ca.crt` from a ConfigMap or a Secret. Takes configMap, secret. */}}
 {{- define "keda-gpu-gateway.caVolume" -}}
 {{- if .configMap -}}
 configMap:
-  name: {{ .configMap }}
+  name: {{ .configMap | toYaml }}
   items: [{key: ca.crt, path: ca.crt}]
 {{- else -}}
 secret:
-  secretName: {{ .secret }}
+  secretName: {{ .secret | toYaml }}
   items: [{key: ca.crt, path: ca.crt}]
 {{- end }}
 {{- end }}
