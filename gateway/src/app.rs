@@ -94,9 +94,9 @@ impl App {
         let profiles = match &config.profiles {
             None => Profiles::default(),
             Some(path) => {
-                let text = file::text(path, MAX_PROFILES);
-                let (_, text) = text.with_context(|| path.display().to_string())?;
-                Profiles::load(&text).with_context(|| path.display().to_string())?
+                let name = || format!("--profiles: {}", path.display());
+                let (_, text) = file::text(path, MAX_PROFILES).with_context(name)?;
+                Profiles::load(&text).with_context(name)?
             }
         };
         let profiles = Arc::new(profiles);
@@ -253,7 +253,7 @@ impl Source {
         match &config.directory {
             DirectorySource::File(path) => {
                 let file = FileDirectory::open(path.clone(), directory, profiles, clock);
-                file.map(Self::File).context("directory file")
+                file.map(Self::File).context("--directory file")
             }
             DirectorySource::Kube => {
                 let KubeConfig { namespaces, kubeconfig, .. } = &config.kube;

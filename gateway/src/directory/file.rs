@@ -30,7 +30,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Bytes a directory file may have.
 const MAX_BYTES: u64 = 64 << 20;
 /// A file that is saved in place is empty for a moment.
-const EMPTY: &str = "it is empty; write workloads: [] and scaledObjects: [] for none";
+const EMPTY: &str = "it is empty; write {} for none";
 
 /// Device, inode, length, and time of the last write.
 type Stamp = (u64, u64, u64, i64, i64);
@@ -276,7 +276,7 @@ impl FileDirectory {
     fn load(&mut self, text: String) -> Result<(), Error> {
         let now = self.clock.now();
         let file: Option<File> = serde_saphyr::from_str_with_options(&text, options())
-            .map_err(|error| Error::Form { path: self.path.clone(), message: error.to_string() })?;
+            .map_err(|error| Error::Form { path: self.path.clone(), message: plain(&error) })?;
         let meaning = |message| Error::Meaning { path: self.path.clone(), message };
         let file = file.ok_or_else(|| meaning(EMPTY.to_owned()))?;
         check(&file).map_err(meaning)?;
@@ -302,6 +302,11 @@ impl FileDirectory {
         self.seen = None;
         Ok(())
     }
+}
+
+/// What is wrong and where, in one line.
+fn plain(error: &serde_saphyr::Error) -> String {
+    error.without_snippet().to_string().lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
 /// The size of the file is the bound, not the number of its parts.
