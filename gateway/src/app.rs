@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use futures_util::FutureExt as _;
 use proto::keda::external_scaler_server::ExternalScalerServer;
 use shared::process::{Clock, file};
@@ -260,7 +260,13 @@ impl Source {
                 let kubeconfig = kubeconfig.as_deref();
                 let kube =
                     KubeDirectory::connect(kubeconfig, namespaces, directory, profiles, clock);
-                kube.await.map(Self::Kube).context("--directory kube")
+                let hint = match kubeconfig {
+                    None => "; to try it without a cluster, --directory file:PATH",
+                    Some(_) => "",
+                };
+                kube.await
+                    .map(Self::Kube)
+                    .map_err(|error| anyhow!("--directory kube: {error:#}{hint}"))
             }
         }
     }

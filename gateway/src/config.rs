@@ -2,6 +2,8 @@
 
 /// Flags about who may connect.
 pub mod identity;
+/// A command line that is refused.
+pub mod refused;
 /// Flags about what GPUs cost.
 pub mod tariff;
 

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 use gateway::app::App;
 use gateway::check::{self, Source};
-use gateway::config::{Check, Cli, Command, Explain, LedgerOutput, Output, ServeConfig};
+use gateway::config::{Check, Cli, Command, Explain, LedgerOutput, Output, ServeConfig, refused};
 use gateway::ledger::render;
 use gateway::trigger::profile::Profiles;
 use gateway::{client, explain};
@@ -23,7 +23,11 @@ const USAGE: u8 = 2;
 fn main() -> ExitCode {
     // Before anything opens a connection. It fails only if one is installed already.
     rustls::crypto::ring::default_provider().install_default().ok();
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        let arguments: Vec<_> =
+            std::env::args_os().map(|it| it.to_string_lossy().into_owned()).collect();
+        refused::explained(error, &arguments).exit()
+    });
     match run(cli) {
         Ok(code) => code,
         Err(error) => {
