@@ -185,7 +185,13 @@ fn at_once(binaries: &Path) -> String {
         ["serve", "--agent-auth", "token", "--agent-service-account", "gpu-scaler/gpu-agent"];
     said += &run(gateway().args(token));
     let mut snapshot = Command::new(binaries.join("gpu-agent"));
-    said + &run(snapshot.args(["snapshot", "--source", "sim:gpus=2,pods=ai/vllm-0"]))
+    said + &run(snapshot.args([
+        "snapshot",
+        "--node",
+        "vm",
+        "--source",
+        "sim:gpus=2,pods=ai/vllm-0",
+    ]))
 }
 
 /// Everything that the quoted commands print here.
