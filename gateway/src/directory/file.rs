@@ -276,7 +276,7 @@ impl FileDirectory {
     fn load(&mut self, text: String) -> Result<(), Error> {
         let now = self.clock.now();
         let file: Option<File> = serde_saphyr::from_str_with_options(&text, options())
-            .map_err(|error| Error::Form { path: self.path.clone(), message: plain(&error) })?;
+            .map_err(|error| Error::Form { path: self.path.clone(), message: error.to_string() })?;
         let meaning = |message| Error::Meaning { path: self.path.clone(), message };
         let file = file.ok_or_else(|| meaning(EMPTY.to_owned()))?;
         check(&file).map_err(meaning)?;
@@ -302,11 +302,6 @@ impl FileDirectory {
         self.seen = None;
         Ok(())
     }
-}
-
-/// What is wrong and where, in one line.
-fn plain(error: &serde_saphyr::Error) -> String {
-    error.without_snippet().to_string().lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
 /// The size of the file is the bound, not the number of its parts.
