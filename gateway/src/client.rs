@@ -94,7 +94,10 @@ fn refusal(token: Option<&Path>) -> String {
 /// Why there is no answer, and what to do about it.
 fn unanswered(server: &str, error: client::legacy::Error) -> anyhow::Error {
     let error = anyhow::Error::new(error).context(format!("{server} cannot be reached"));
-    let is_foreign = |it: &hyper::Error| it.is_parse();
+    // What arrives before the request was sent has no predicate of its own.
+    let is_foreign = |it: &hyper::Error| {
+        it.is_parse() || it.to_string().starts_with("received unexpected message")
+    };
     // gRPC's ports take HTTP/2 alone.
     if error.chain().filter_map(|it| it.downcast_ref()).any(is_foreign) {
         return anyhow!(
