@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use futures_util::FutureExt as _;
 use proto::keda::external_scaler_server::ExternalScalerServer;
 use shared::process::{Clock, file};
@@ -94,9 +94,9 @@ impl App {
         let profiles = match &config.profiles {
             None => Profiles::default(),
             Some(path) => {
-                let text = file::text(path, MAX_PROFILES);
-                let (_, text) = text.with_context(|| path.display().to_string())?;
-                Profiles::load(&text).with_context(|| path.display().to_string())?
+                let name = || format!("--profiles: {}", path.display());
+                let (_, text) = file::text(path, MAX_PROFILES).with_context(name)?;
+                Profiles::load(&text).with_context(name)?
             }
         };
         let profiles = Arc::new(profiles);
@@ -253,14 +253,20 @@ impl Source {
         match &config.directory {
             DirectorySource::File(path) => {
                 let file = FileDirectory::open(path.clone(), directory, profiles, clock);
-                file.map(Self::File).context("directory file")
+                file.map(Self::File).context("--directory file")
             }
             DirectorySource::Kube => {
                 let KubeConfig { namespaces, kubeconfig, .. } = &config.kube;
                 let kubeconfig = kubeconfig.as_deref();
                 let kube =
                     KubeDirectory::connect(kubeconfig, namespaces, directory, profiles, clock);
-                kube.await.map(Self::Kube).context("--directory kube")
+                let hint = match kubeconfig {
+                    None => "; to try it without a cluster, --directory file:PATH",
+                    Some(_) => "",
+                };
+                kube.await
+                    .map(Self::Kube)
+                    .map_err(|error| anyhow!("--directory kube: {error:#}{hint}"))
             }
         }
     }

@@ -26,6 +26,17 @@ use serde::Serialize;
 use crate::trigger::profile::Profiles;
 use manifest::{Declared, Parsed};
 
+/// Edits that still are a typing mistake.
+const TYPING_MISTAKE: usize = 2;
+
+/// The word of `good` that takes the fewest edits from `word`, and how many those are.
+fn nearest<'a>(word: &str, good: &[&'a str]) -> (&'a str, usize) {
+    let edits = |good: &&'a str| {
+        (*good, strsim::damerau_levenshtein(&word.to_lowercase(), &good.to_lowercase()))
+    };
+    good.iter().map(edits).min_by_key(|(_, edits)| *edits).unwrap_or(("", usize::MAX))
+}
+
 /// Every rule, in order, and what it finds.
 #[rustfmt::skip]
 pub const RULES: &[(&str, &str)] = &[
@@ -55,6 +66,7 @@ pub const RULES: &[(&str, &str)] = &[
     ("percent-target", "a percent target of 87 or more, with the mean it needs"),
     ("prometheus", "a query on GPUs or vLLM, with the same trigger of this gateway"),
     ("push", "external where external-push wakes faster, or where it cannot push"),
+    ("type", "a trigger type with a typing mistake, which KEDA refuses"),
     ("unit", "a fraction for a percentage, seconds for milliseconds"),
     ("unknown-key", "a metadata key with a typing mistake"),
     ("unpublished", "a metric that the engine named does not publish"),
@@ -159,7 +171,7 @@ pub fn check(sources: &[Source], known: &Known<'_>) -> Report {
                     None
                 }
                 Parsed::NotChecked { message } => {
-                    findings.warn("not-checked", None, message);
+                    findings.add(Severity::Error, "not-checked", None, message);
                     None
                 }
                 Parsed::Object(read) => {

@@ -2,6 +2,8 @@
 
 /// Flags about who may connect.
 pub mod identity;
+/// A command line that is refused.
+pub mod refused;
 /// Flags about what GPUs cost.
 pub mod tariff;
 
@@ -70,6 +72,11 @@ pub enum LogFormatArg {
     Json,
 }
 
+/// Where a port listens.
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write IP:PORT, for example 127.0.0.1:6001".into())
+}
+
 impl From<LogFormatArg> for LogFormat {
     fn from(format: LogFormatArg) -> Self {
         match format {
@@ -83,13 +90,13 @@ impl From<LogFormatArg> for LogFormat {
 #[derive(Debug, Args)]
 pub struct Serve {
     /// Where KEDA calls
-    #[arg(long, env = "GPU_GATEWAY_KEDA_LISTEN", default_value = "0.0.0.0:6000")]
+    #[arg(long, env = "GPU_GATEWAY_KEDA_LISTEN", default_value = "0.0.0.0:6000", value_parser = listen)]
     pub keda_listen: SocketAddr,
     /// Where agents push
-    #[arg(long, env = "GPU_GATEWAY_AGENT_LISTEN", default_value = "0.0.0.0:6001")]
+    #[arg(long, env = "GPU_GATEWAY_AGENT_LISTEN", default_value = "0.0.0.0:6001", value_parser = listen)]
     pub agent_listen: SocketAddr,
     /// Where probes, metrics and the API are read
-    #[arg(long, env = "GPU_GATEWAY_HTTP_LISTEN", default_value = "0.0.0.0:8080")]
+    #[arg(long, env = "GPU_GATEWAY_HTTP_LISTEN", default_value = "0.0.0.0:8080", value_parser = listen)]
     pub http_listen: SocketAddr,
     /// Where ScaledObjects and pods are known from: `kube` or `file:PATH`
     #[arg(long, env = "GPU_GATEWAY_DIRECTORY", default_value = "kube")]
@@ -172,8 +179,8 @@ fn origin(text: &str) -> Result<String, String> {
 /// Flags of `explain`.
 #[derive(Debug, Args)]
 pub struct Explain {
-    /// The ScaledObject, as NAMESPACE/NAME
-    pub scaled_object: ObjectArg,
+    /// The ScaledObject, as NAMESPACE/NAME; all are listed if not given
+    pub scaled_object: Option<ObjectArg>,
     /// The gateway's HTTP port
     #[arg(long, env = "GPU_GATEWAY_SERVER", default_value = "http://127.0.0.1:8080")]
     pub server: ServerUrl,
@@ -197,9 +204,9 @@ pub struct Ledger {
     /// `table`, `csv` or `json`
     #[arg(short, long, default_value = "table")]
     pub output: LedgerOutput,
-    /// What the rows of the CSV are
-    #[arg(long, default_value = "workload")]
-    pub by: By,
+    /// With -o csv: what its rows are, workloads if not given
+    #[arg(long)]
+    pub by: Option<By>,
 }
 
 /// How a ledger is written.
@@ -263,8 +270,18 @@ impl FromStr for ServerUrl {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse::<Uri>() {
-            Ok(uri) if uri.scheme_str() == Some("http") && uri.host().is_some() => Ok(Self(uri)),
-            _ => Err("write http://HOST:PORT, for example http://127.0.0.1:8080".into()),
+            Ok(uri)
+                if uri.scheme_str() == Some("http")
+                    && uri.host().is_some()
+                    && uri.path() == "/"
+                    && uri.query().is_none() =>
+            {
+                Ok(Self(uri))
+            }
+            _ => {
+                Err("write http://HOST:PORT without a path, for example http://127.0.0.1:8080"
+                    .into())
+            }
         }
     }
 }
@@ -321,6 +338,9 @@ impl FromStr for DirectorySource {
             Some("") => Err("the path after file: is empty".into()),
             Some(path) => Ok(Self::File(path.into())),
             None if text == "kube" => Ok(Self::Kube),
+            None if text.contains(['.', '/']) => {
+                Err(format!("write kube or file:PATH, such as file:{text}"))
+            }
             None => Err("write kube or file:PATH".into()),
         }
     }
@@ -416,6 +436,9 @@ impl TryFrom<Serve> for ServeConfig {
         } = serve;
         if let Some(name) = serve.namespaces.iter().find(|name| !is_name(name)) {
             return Err(format!("--namespaces: {name:?} is not the name of a namespace"));
+        }
+        if !serve.namespaces.is_empty() && directory != DirectorySource::Kube {
+            return Err("--namespaces is for --directory kube; a file is taken whole".into());
         }
         let kube = KubeConfig {
             namespaces: serve.namespaces,

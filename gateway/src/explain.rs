@@ -4,6 +4,8 @@
 
 /// Whose devices the readings come from.
 mod attribution;
+/// The ScaledObjects there are.
+pub mod known;
 /// What KEDA is told, what the HPA makes of it, and why: in one sentence.
 mod sentence;
 /// The explanation as a table for people.
@@ -227,7 +229,9 @@ pub fn explain_at(
     let loading = || Refusal::Unavailable("the directory is not loaded yet".into());
     let snapshot = answers.directory().snapshot().ok_or_else(loading)?;
     let Some(object) = snapshot.object(namespace, name) else {
-        return Err(Refusal::NotFound(format!("there is no ScaledObject {namespace}/{name}")));
+        let known = known::names(&snapshot, namespace);
+        let why = format!("there is no ScaledObject {namespace}/{name}; {known}");
+        return Err(Refusal::NotFound(why));
     };
     answers.note_first_readings(now);
     Ok(Explanation {

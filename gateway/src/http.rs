@@ -5,6 +5,7 @@
 //!   while a part of the gateway is not well, which it names
 //! * `GET /metrics` – Prometheus text 0.0.4
 //! * `GET /api/v1/nodes`, `/api/v1/pods`, `/api/v1/workloads`
+//! * `GET /api/v1/scaledobjects`
 //! * `GET /api/v1/scaledobjects/{namespace}/{name}/explain`
 //! * `GET /api/v1/scaledobjects/{namespace}/{name}/timeline`
 //! * `GET /api/v1/ledger`
@@ -99,6 +100,12 @@ impl From<Explanation> for Explained {
     }
 }
 
+/// The answer to a path that is none.
+async fn nothing_there() -> Response {
+    let error = "there is nothing here; /api lists what there is";
+    (StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response()
+}
+
 impl Pages {
     /// Pages about `answers`.
     pub fn new(
@@ -138,6 +145,7 @@ impl Pages {
             .route("/api/v1/nodes", get(Self::nodes))
             .route("/api/v1/pods", get(Self::pods))
             .route("/api/v1/workloads", get(Self::workloads))
+            .route("/api/v1/scaledobjects", get(Self::scaled_objects))
             .route("/api/v1/scaledobjects/{namespace}/{name}/explain", get(Self::explain))
             .route("/api/v1/scaledobjects/{namespace}/{name}/timeline", get(Self::timeline))
             .route("/api/v1/ledger", get(Self::ledger))
@@ -146,7 +154,8 @@ impl Pages {
             .route_layer(check)
             .route("/", get(dashboard::page))
             .route("/assets/{name}", get(dashboard::asset))
-            .route("/metrics", get(Self::metrics));
+            .route("/metrics", get(Self::metrics))
+            .fallback(nothing_there);
         limited(pages, self.contained.clone())
             // Probes are answered however busy it is.
             .route("/healthz", get(|| async { "ok\n" }))
@@ -189,6 +198,10 @@ impl Pages {
 
     async fn workloads(State(pages): State<Self>) -> Response {
         Json(listing::workloads(&pages.answers)).into_response()
+    }
+
+    async fn scaled_objects(State(pages): State<Self>) -> Response {
+        Json(listing::scaled_objects(&pages.answers)).into_response()
     }
 
     async fn explain(

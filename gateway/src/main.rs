@@ -1,6 +1,6 @@
 //! `gpu-gateway`: parse, build, run, exit code.
 
-use std::io::Read as _;
+use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 use gateway::app::App;
 use gateway::check::{self, Source};
-use gateway::config::{Check, Cli, Command, LedgerOutput, Output, ServeConfig};
+use gateway::config::{Check, Cli, Command, Explain, LedgerOutput, Output, ServeConfig, refused};
 use gateway::ledger::render;
 use gateway::trigger::profile::Profiles;
 use gateway::{client, explain};
@@ -23,7 +23,11 @@ const USAGE: u8 = 2;
 fn main() -> ExitCode {
     // Before anything opens a connection. It fails only if one is installed already.
     rustls::crypto::ring::default_provider().install_default().ok();
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        let arguments: Vec<_> =
+            std::env::args_os().map(|it| it.to_string_lossy().into_owned()).collect();
+        refused::explained(error, &arguments).exit()
+    });
     match run(cli) {
         Ok(code) => code,
         Err(error) => {
@@ -37,37 +41,44 @@ fn main() -> ExitCode {
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(serve) => {
-            let config = ServeConfig::try_from(*serve).unwrap_or_else(|why| usage(&why));
+            let config = ServeConfig::try_from(*serve).unwrap_or_else(|why| usage("serve", &why));
             process::start_logging(&cli.log_filter, cli.log_format.into())?;
             let shutdown = CancellationToken::new();
             process::cancel_on_signal(shutdown.clone())?;
             App::build(config).await?.run(shutdown).await?;
         }
-        Command::Explain(args) => {
-            let object = &args.scaled_object;
-            let name = (object.namespace.as_str(), object.name.as_str());
-            let token = args.token_file.as_deref();
-            let text = client::explanation(&args.server.0, token, name).await?;
-            match args.output {
-                Output::Json => println!("{text}"),
-                Output::Table => {
-                    let explanation: explain::Explanation = serde_json::from_str(&text)?;
-                    print!("{}", explain::table::render(&explanation));
-                }
-            }
-        }
+        Command::Explain(args) => explain(&args).await?,
         Command::Ledger(args) => {
+            if args.by.is_some() && args.output != LedgerOutput::Csv {
+                usage("ledger", "--by is for -o csv; table and json have all of them");
+            }
             let text = client::ledger(&args.server.0, args.token_file.as_deref()).await?;
             let report = || serde_json::from_str(&text);
             match args.output {
-                LedgerOutput::Json => println!("{text}"),
-                LedgerOutput::Csv => print!("{}", render::csv(&report()?, args.by)?),
-                LedgerOutput::Table => print!("{}", render::table(&report()?)),
+                LedgerOutput::Json => print(&format!("{text}\n"))?,
+                LedgerOutput::Csv => print(&render::csv(&report()?, args.by.unwrap_or_default())?)?,
+                LedgerOutput::Table => print(&render::table(&report()?))?,
             }
         }
         Command::Check(args) => return check(&args),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn explain(args: &Explain) -> anyhow::Result<()> {
+    let (server, token) = (&args.server.0, args.token_file.as_deref());
+    let text = match &args.scaled_object {
+        Some(object) => {
+            let name = (object.namespace.as_str(), object.name.as_str());
+            client::explanation(server, token, name).await?
+        }
+        None => client::scaled_objects(server, token).await?,
+    };
+    print(&match (args.output, &args.scaled_object) {
+        (Output::Json, _) => format!("{text}\n"),
+        (Output::Table, Some(_)) => explain::table::render(&serde_json::from_str(&text)?),
+        (Output::Table, None) => explain::known::table(&serde_json::from_str::<Vec<_>>(&text)?),
+    })
 }
 
 fn check(args: &Check) -> anyhow::Result<ExitCode> {
@@ -87,8 +98,8 @@ fn check(args: &Check) -> anyhow::Result<ExitCode> {
         },
     );
     match args.output {
-        Output::Json => println!("{}", check::render::json(&report)?),
-        Output::Table => print!("{}", check::render::table(&report)),
+        Output::Json => print(&format!("{}\n", check::render::json(&report)?))?,
+        Output::Table => print(&check::render::table(&report))?,
     }
     Ok(if report.is_good(args.strict) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -97,7 +108,9 @@ fn check(args: &Check) -> anyhow::Result<ExitCode> {
 fn inputs(args: &Check) -> anyhow::Result<(Vec<Source>, Profiles)> {
     let profiles = match &args.profiles {
         None => Profiles::default(),
-        Some(path) => Profiles::load(&read(path)?).with_context(|| path.display().to_string())?,
+        Some(path) => read(path)
+            .and_then(|text| Profiles::load(&text).with_context(|| path.display().to_string()))
+            .context("--profiles")?,
     };
     let mut sources = Vec::new();
     for path in &args.files {
@@ -110,7 +123,7 @@ fn inputs(args: &Check) -> anyhow::Result<(Vec<Source>, Profiles)> {
 fn read(path: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     let bytes = if path == Path::new("-") {
-        std::io::stdin().take(MAX_BYTES + 1).read_to_string(&mut text)
+        io::stdin().take(MAX_BYTES + 1).read_to_string(&mut text)
     } else {
         std::fs::File::open(path)
             .and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text))
@@ -124,7 +137,21 @@ fn read(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Says what is wrong with the command line and ends with exit code 2.
-fn usage(why: &str) -> ! {
-    Cli::command().error(clap::error::ErrorKind::MissingRequiredArgument, why).exit()
+/// Writes to standard output. A reader that has gone away has seen enough.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("standard output")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Says what is wrong with the command line of `command` and ends with exit code 2.
+fn usage(command: &str, why: &str) -> ! {
+    let mut cli = Cli::command();
+    cli.build();
+    let command = cli.find_subcommand_mut(command).expect("a command of ours");
+    command.error(clap::error::ErrorKind::MissingRequiredArgument, why).exit()
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::Severity;
+use super::{Severity, TYPING_MISTAKE, nearest};
 
 /// The group and version whose kinds are checked.
 const API_VERSION: &str = "keda.sh/v1alpha1";
@@ -81,7 +81,7 @@ pub(super) struct Object {
 
 /// What KEDA orders when a trigger fails.
 pub(super) struct Fallback {
-    pub(super) replicas: u32,
+    pub(super) replicas: Option<u32>,
     pub(super) behavior: String,
 }
 
@@ -186,10 +186,14 @@ fn collect(value: Value, kind: Option<&str>, depth: usize, parsed: &mut Vec<Pars
 fn near_miss(kind: &str, version: Option<&str>) -> Option<String> {
     let plain = kind.trim().to_lowercase();
     let plain = plain.strip_suffix('s').unwrap_or(&plain);
-    let meant = ["ScaledObject", "ScaledJob"].into_iter().find(|k| k.to_lowercase() == plain)?;
+    let (meant, edits) = nearest(plain, &["ScaledObject", "ScaledJob"]);
+    if edits > TYPING_MISTAKE {
+        return None;
+    }
     // The same word of somebody else's group is none of KEDA's.
     let group = version.map_or("keda.sh", |version| version.split('/').next().unwrap_or_default());
-    if !group.trim().eq_ignore_ascii_case("keda.sh") {
+    let group = group.trim().to_lowercase();
+    if !group.contains("keda") && nearest(&group, &["keda.sh"]).1 > TYPING_MISTAKE {
         return None;
     }
     let mut wrong = Vec::new();
@@ -261,7 +265,7 @@ fn fallback(spec: &Map<String, Value>, read: &mut Reader) -> Option<Fallback> {
         read.wrong(format!("{path}{key} is missing"));
     }
     let behavior = read.text(fallback, path, "behavior").unwrap_or_else(|| "static".to_owned());
-    replicas.map(|replicas| Fallback { replicas, behavior })
+    Some(Fallback { replicas, behavior })
 }
 
 fn formula_target(spec: &Map<String, Value>, read: &mut Reader) -> Option<String> {

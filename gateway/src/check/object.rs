@@ -7,10 +7,13 @@ use shared::metric::Metric;
 
 use super::manifest::{Declared, Object};
 use super::triggers::{Context, Ours};
-use super::{Findings, Known, prometheus, triggers};
+use super::{Findings, Known, nearest, prometheus, triggers};
 
 /// KEDA's `cooldownPeriod`, in seconds, unless the object says another.
 const DEFAULT_COOLDOWN: u32 = 300;
+/// What KEDA's `fallback.behavior` may be.
+const BEHAVIORS: [&str; 4] =
+    ["static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower"];
 /// KEDA's `maxReplicaCount` unless the object says another.
 const DEFAULT_MAX: u32 = 100;
 /// Triggers of KEDA's own that see nothing while there is no pod.
@@ -156,7 +159,17 @@ fn fallback(object: &Object, to_zero: bool, found: &mut Findings) {
         );
         return found.note("fallback", None, message);
     };
-    let (replicas, behavior) = (fallback.replicas, fallback.behavior.as_str());
+    let behavior = fallback.behavior.as_str();
+    if !BEHAVIORS.contains(&behavior) {
+        let (near, _) = nearest(behavior, &BEHAVIORS);
+        let message = format!(
+            "fallback.behavior {behavior:?}: KEDA has no such behavior and refuses the object, \
+             nearest is {near}"
+        );
+        return found.error("fallback", None, message);
+    }
+    // What is missing has been said.
+    let Some(replicas) = fallback.replicas else { return };
     match behavior {
         "static" | "currentReplicasIfLower" if replicas == 0 => {
             let least = match to_zero {

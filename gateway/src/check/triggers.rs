@@ -6,7 +6,7 @@ use std::time::Duration;
 use humantime::format_duration;
 
 use super::manifest::{Declared, Object};
-use super::{Findings, Known};
+use super::{Findings, Known, TYPING_MISTAKE, nearest};
 use crate::demand::place::Rules;
 use crate::trigger::spec::{Demand, KEYS, Trigger, is_for_keda, parse_admitting};
 use crate::trigger::warning;
@@ -25,6 +25,10 @@ const DECISIVE: &[&str] = &[
 const ALIKE: f64 = 0.7;
 /// How often KEDA polls unless told otherwise, in seconds.
 const DEFAULT_POLLING: u32 = 30;
+/// The types of a trigger that asks a scaler outside KEDA.
+const OURS: [&str; 2] = ["external", "external-push"];
+/// This gateway's Service.
+const SERVICE: &str = "gpu-gateway";
 /// The existing scaler's Service, behind which every node answers for itself.
 const PER_NODE: &str = "keda-gpu-scaler";
 
@@ -50,7 +54,8 @@ pub(super) fn check(
     context: &Context<'_>,
     found: &mut Findings,
 ) -> Option<Ours> {
-    if !matches!(declared.kind.as_str(), "external" | "external-push") {
+    if !OURS.contains(&declared.kind.as_str()) {
+        kind(declared, found);
         return None;
     }
     if !is_ours(declared) {
@@ -74,6 +79,19 @@ pub(super) fn check(
         unsound(declared, trigger, is_value, context, found);
     }
     Some(Ours { trigger, sees_demand })
+}
+
+/// A type that KEDA does not have, where it is nearly one of ours or is for this gateway.
+fn kind(declared: &Declared, found: &mut Findings) {
+    let kind = declared.kind.as_str();
+    let plain = kind.to_lowercase();
+    let (near, edits) = nearest(&plain, &OURS);
+    let is_for_us =
+        declared.metadata.get("scalerAddress").is_some_and(|address| address.contains(SERVICE));
+    if !kind.is_empty() && (is_for_us || edits <= TYPING_MISTAKE) {
+        let message = format!("type {kind:?}: KEDA has no such scaler, nearest is {near}");
+        found.error("type", Some(declared), message);
+    }
 }
 
 /// Whether it is for this gateway: by a key, by a key that is nearly one, or by its address.
@@ -114,9 +132,26 @@ fn address(declared: &Declared, found: &mut Findings) {
         );
         found.warn("per-node", Some(declared), message);
     }
-    if host.rsplit(':').next().is_none_or(|port| port.parse::<u16>().is_err()) {
-        let message =
-            format!("scalerAddress {address:?}: has no port, gRPC would call 443; add :6000");
+    let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
+    match port.parse::<u16>() {
+        Err(_) => {
+            let message =
+                format!("scalerAddress {address:?}: has no port, gRPC would call 443; add :6000");
+            found.warn("address", Some(declared), message);
+        }
+        Ok(port @ (6001 | 8080)) if name.contains(SERVICE) => {
+            let message = format!(
+                "scalerAddress {address:?}: port {port} is not KEDA's: 6001 is the agents', 8080 \
+                 the pages'; write :6000"
+            );
+            found.warn("address", Some(declared), message);
+        }
+        Ok(_) => {}
+    }
+    if name == SERVICE {
+        let message = format!(
+            "scalerAddress {address:?}: a bare name is looked up in KEDA's namespace; write {RIGHT}"
+        );
         found.warn("address", Some(declared), message);
     }
 }

@@ -96,7 +96,8 @@ impl IdentityArgs {
             None => {
                 return Err(format!(
                     "--agent-auth is required because --agent-listen {agent_listen} is not a loopback \
-                     address: whoever reaches that port can scale any workload"
+                     address: whoever reaches that port can scale any workload; to try it out, \
+                     --agent-listen 127.0.0.1:6001"
                 ));
             }
         };

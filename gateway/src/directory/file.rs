@@ -30,7 +30,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Bytes a directory file may have.
 const MAX_BYTES: u64 = 64 << 20;
 /// A file that is saved in place is empty for a moment.
-const EMPTY: &str = "it is empty; write workloads: [] and scaledObjects: [] for none";
+const EMPTY: &str = "it is empty; write {} for none";
 
 /// Device, inode, length, and time of the last write.
 type Stamp = (u64, u64, u64, i64, i64);

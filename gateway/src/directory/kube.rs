@@ -33,7 +33,7 @@ use ::kube::api::ListParams;
 use ::kube::config::{KubeConfigOptions, Kubeconfig};
 use ::kube::core::DynamicObject;
 use ::kube::{Api, Client, Config};
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use shared::process::Clock;
 use shared::time::Timestamp;
 use tokio::sync::{mpsc, watch as latest};
@@ -103,7 +103,10 @@ pub async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
 
 async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
     match kubeconfig {
-        None => Config::infer().await.context("neither in a cluster nor with a kubeconfig"),
+        // It names its sources itself.
+        None => Config::infer()
+            .await
+            .map_err(|error| anyhow!("neither in a cluster nor with a kubeconfig: {error}")),
         Some(path) => {
             let file = Kubeconfig::read_from(path).with_context(|| path.display().to_string())?;
             let options = KubeConfigOptions::default();

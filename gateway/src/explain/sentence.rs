@@ -52,7 +52,8 @@ fn sentence(trigger: &TriggerExplanation) -> String {
             };
             let rule = rule(trigger, value);
             let idle = if trigger.active == Some(false) { NOT_ACTIVE } else { "" };
-            format!("{told}, so the HPA {order} ({rule}), because {reason}.{idle}")
+            let stuck = stuck(trigger);
+            format!("{told}, so the HPA {order} ({rule}), because {reason}{stuck}.{idle}")
         }
         _ if trigger.active == Some(true) => {
             format!("{told} and that there is work, so KEDA starts it, because {reason}.")
@@ -66,6 +67,14 @@ fn reason(trigger: &TriggerExplanation) -> &str {
     let metric = trigger.metric.as_deref().filter(|metric| !metric.is_empty());
     let rest = metric.and_then(|metric| trigger.reason.strip_prefix(metric)?.strip_prefix(": "));
     rest.unwrap_or(&trigger.reason).trim_end_matches('.')
+}
+
+/// Replicas that the value leaves out, although they are ordered.
+fn stuck(trigger: &TriggerExplanation) -> String {
+    match trigger.coverage.as_ref().map_or(0, |coverage| coverage.stuck) {
+        0 => String::new(),
+        stuck => format!("; {stuck} stuck, no longer counted"),
+    }
 }
 
 /// The HPA's arithmetic.
@@ -110,7 +119,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::explain::{HpaExplanation, StartupExplanation, Target};
+    use crate::explain::{CoverageExplanation, HpaExplanation, StartupExplanation, Target};
 
     /// `value` at a target of 50, from 4 replicas; what the HPA orders.
     fn told(value: f64, desired: u32) -> TriggerExplanation {
@@ -193,6 +202,14 @@ mod tests {
             ..told(0.0, 0)
         };
         let idle = TriggerExplanation { active: Some(false), ..told(0.0, 1) };
+        let coverage = CoverageExplanation {
+            reporting: 3,
+            starting: 0,
+            missing: 0,
+            stuck: 1,
+            unscheduled: None,
+        };
+        let stuck = TriggerExplanation { coverage: Some(coverage), ..told(150.0, 3) };
         for (trigger, words) in [
             (zero(false), ["there is no work, so it stays at zero", "because no replicas ordered"]),
             (zero(true), ["there is work, so KEDA starts it", "because no replicas ordered"]),
@@ -200,6 +217,7 @@ mod tests {
                 refused,
                 ["UNAVAILABLE instead of a value", "because no fresh reading of 1 ready pod"],
             ),
+            (stuck, ["will order 3 replicas", "replicas report; 1 stuck, no longer counted."]),
             (idle, ["will order 1 replica instead of 4", "It is not active: unless another"]),
         ] {
             let said = said(vec![trigger]).concat();

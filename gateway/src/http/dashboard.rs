@@ -52,6 +52,7 @@ const PAGE: &str = include_str!("../../assets/index.html");
 /// The list of routes, for people without a browser.
 const ROUTES: &str = "keda-gpu-gateway\n\n\
     /readyz\n/healthz\n/metrics\n/api/v1/nodes\n/api/v1/pods\n/api/v1/workloads\n/api/v1/ledger\n/api/v1/events\n\
+    /api/v1/scaledobjects\n\
     /api/v1/scaledobjects/NAMESPACE/NAME/explain\n\
     /api/v1/scaledobjects/NAMESPACE/NAME/timeline\n\n\
     The dashboard is at / for a browser.\n";
@@ -74,7 +75,7 @@ pub(super) async fn routes() -> Response {
 pub(super) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
     match ASSETS.iter().find(|(known, ..)| *known == name) {
         Some((_, kind, text)) => file(&headers, kind, text),
-        None => StatusCode::NOT_FOUND.into_response(),
+        None => super::nothing_there().await,
     }
 }
 

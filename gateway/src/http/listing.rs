@@ -12,6 +12,7 @@ use shared::time::Timestamp;
 
 use crate::answer::{Answers, observe};
 use crate::directory::Workload;
+use crate::explain::known::{self, Known};
 use crate::fleet::unattributed::unattributed;
 use crate::fleet::view::NodeView;
 use crate::trigger::number::thousandths;
@@ -232,4 +233,8 @@ pub(super) fn workloads(answers: &Answers) -> Vec<WorkloadEntry> {
             .count(),
     };
     snapshot.workloads().map(entry).collect()
+}
+
+pub(super) fn scaled_objects(answers: &Answers) -> Vec<Known> {
+    answers.directory().snapshot().as_deref().map(known::all).unwrap_or_default()
 }

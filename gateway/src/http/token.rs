@@ -68,7 +68,10 @@ pub async fn check(
         });
         if !is_good {
             let wanted = [(header::WWW_AUTHENTICATE, "Bearer")];
-            let error = "this needs authorization: Bearer TOKEN, the one in --http-token-file";
+            let error = match header {
+                None => "this needs authorization: Bearer TOKEN, the one in --http-token-file",
+                Some(_) => "that is not Bearer TOKEN with the token in --http-token-file",
+            };
             let body = Json(json!({ "error": error }));
             return (StatusCode::UNAUTHORIZED, wanted, body).into_response();
         }

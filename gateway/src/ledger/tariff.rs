@@ -30,7 +30,12 @@ impl FromStr for OfModel {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some((model, value)) = text.rsplit_once('=') else {
-            return Err("write MODEL=NUMBER, for example H100=2.50".into());
+            // The list is cut at its commas before it comes here.
+            let comma = match text.trim().parse::<f64>() {
+                Ok(_) => "; a comma parts one model from the next, so write 2.50, not 2,50",
+                Err(_) => "",
+            };
+            return Err(format!("write MODEL=NUMBER, for example H100=2.50{comma}"));
         };
         if words(model).next().is_none() {
             return Err(

@@ -6,6 +6,9 @@ use crate::trigger::observed::TargetType;
 /// The HPA's default tolerance.
 const TOLERANCE: f64 = 0.1;
 
+/// What cuts a wish where `minReplicaCount` is 0.
+pub const HPA_LEAST: &str = "the HPA's least, 1";
+
 /// What the HPA would order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wish {
@@ -51,7 +54,7 @@ pub fn wish(value: f64, target: f64, target_type: TargetType, replicas: Replicas
     let (desired, clamped_by) = if wanted > max {
         (max, Some("maxReplicaCount"))
     } else if wanted < min {
-        (min, Some("minReplicaCount"))
+        (min, Some(if replicas.min.unwrap_or(0) == 0 { HPA_LEAST } else { "minReplicaCount" }))
     } else {
         (wanted, None)
     };
@@ -94,5 +97,9 @@ mod tests {
         assert_eq!((wish_up.desired, wish_up.clamped_by), (6, Some("maxReplicaCount")));
         let none = wish(0.0, 50.0, TargetType::AverageValue, at(0));
         assert_eq!((none.ratio, none.desired), (None, 1));
+        for (min, by) in [(None, HPA_LEAST), (Some(0), HPA_LEAST), (Some(1), "minReplicaCount")] {
+            let idle = wish(0.0, 50.0, TargetType::AverageValue, Replicas { min, ..at(2) });
+            assert_eq!((idle.desired, idle.clamped_by), (1, Some(by)), "{min:?}");
+        }
     }
 }

@@ -248,7 +248,8 @@ impl Problems {
         self.unknown += 1;
         // Naming them all would let one request ask for any amount of work.
         if self.unknown <= MAX_UNKNOWN {
-            let near = nearest(name, KEYS.iter().map(|key| key.name));
+            let near =
+                nearest(name, KEYS.iter().map(|key| key.name).chain(KEDA_KEYS.iter().copied()));
             self.add("", format!("unknown key {}, nearest is {near}", quoted(name)));
         }
     }

@@ -169,7 +169,8 @@ spec:
     fs::write(&profiles, "mine: {targetvalue: 3}\n").unwrap();
     let (code, out, error) = check(&["--profiles", path, "-"], yaml);
     assert_eq!((code, &*out), (Some(2), ""));
-    assert!(error.contains("profiles.yaml") && error.contains("targetvalue"), "{error}");
+    assert!(error.contains("--profiles: ") && error.contains("profiles.yaml"), "{error}");
+    assert!(error.contains("targetvalue"), "{error}");
 }
 
 #[test]
@@ -187,7 +188,7 @@ fn usage_and_unreadable_files_exit_with_2() {
         (&["-o", "xml", "quick-start.yaml"], "xml"),
         (&["--load-time", "soon", "quick-start.yaml"], "soon"),
         (&["--load-time", "0s", "quick-start.yaml"], "0s"),
-        (&["--profiles", "no-such-file.yaml", "quick-start.yaml"], "no-such-file.yaml"),
+        (&["--profiles", "no-such-file.yaml", "quick-start.yaml"], "--profiles: no-such-file.yaml"),
     ] {
         let (code, out, error) = check(arguments, "");
         assert_eq!((code, &*out), (Some(2), ""), "{arguments:?}: {error}");

@@ -213,9 +213,9 @@ async fn errors_at_the_start_name_the_place() {
             ["pod p is on a node", "unscheduled"],
         ),
         ("workloads: []\nworkloads: []".into(), ["workloads", "line 2"]),
-        (String::new(), ["it is empty", "workloads: []"]),
-        ("# nothing yet\n\n".into(), ["it is empty", "scaledObjects: []"]),
-        ("null".into(), ["it is empty", "workloads: []"]),
+        (String::new(), ["it is empty", "{} for none"]),
+        ("# nothing yet\n\n".into(), ["it is empty", "{} for none"]),
+        ("null".into(), ["it is empty", "{} for none"]),
         (pods("{name: a, ready: true, ip: 10.0.0}"), ["pod a", "\"10.0.0\" is no IP address"]),
     ] {
         let error = match TestGateway::try_start(&text).await {

@@ -64,8 +64,18 @@ async fn probes_answer_and_unknown_paths_and_methods_do_not() {
         "/api/v1/scaledobjects/ai/explain",
         "/api/v1/scaledobjects/ai/%2e%2e/explain",
     ] {
-        assert_eq!(gateway.get(path).await.0, 404, "{path}");
+        let (status, error) = gateway.get(path).await;
+        assert_eq!(status, 404, "{path}");
+        let error: Value = serde_json::from_str(&error).unwrap();
+        let error = error["error"].as_str().unwrap();
+        let is_name = path.ends_with("/explain") && path.matches('/').count() == 6;
+        assert!(is_name || error.contains("/api lists"), "{path}: {error}");
     }
+    let listed = gateway.json("/api/v1/scaledobjects").await;
+    let entry = json!({
+        "namespace": "ai", "name": "vllm-so", "target": {"kind": "Deployment", "name": "vllm"}
+    });
+    assert!(listed.as_array().unwrap().contains(&entry), "{listed}");
     let (_, error) = gateway.get("/api/v1/scaledobjects/ai/unknown/explain").await;
     let error: Value = serde_json::from_str(&error).unwrap();
     assert!(error["error"].as_str().unwrap().contains("ai/unknown"));
@@ -391,14 +401,33 @@ async fn explain_says_what_is_wrong_and_exits_with_1_or_2() {
     let server = format!("http://{}", gateway.http);
     let (code, _, error) = run(&["explain", "ai/unknown", "--server", &server]).await;
     assert_eq!(code, Some(1));
-    assert!(error.contains("404") && error.contains("ai/unknown"), "{error}");
+    assert!(
+        error.contains("404") && error.contains("ai/unknown; known in ai: broken, "),
+        "{error}"
+    );
+    let (_, _, error) = run(&["explain", "other/vllm", "--server", &server]).await;
+    assert!(error.contains("other/vllm; known: ai/broken, "), "{error}");
+    let (code, all, _) = run(&["explain", "--server", &server]).await;
+    assert_eq!(code, Some(0));
+    assert!(all.lines().any(|line| line == "ai/vllm-so   Deployment vllm"), "{all}");
+    let (_, all, _) = run(&["explain", "-o", "json", "--server", &server]).await;
+    assert!(serde_json::from_str::<Value>(&all).unwrap().is_array(), "{all}");
+    for grpc in [gateway.keda, gateway.agents] {
+        let server = format!("http://{grpc}");
+        let (code, _, error) = run(&["explain", "ai/vllm-so", "--server", &server]).await;
+        assert_eq!(code, Some(1));
+        assert!(error.contains("answers, but not HTTP; name the port of --http-listen"), "{error}");
+    }
     let nobody = ["explain", "ai/vllm-so", "--server", "http://127.0.0.1:1"];
     let (code, _, error) = run(&nobody).await;
     assert_eq!(code, Some(1));
     assert!(error.contains("http://127.0.0.1:1 cannot be reached"), "{error}");
+    assert!(error.contains("refused") && error.contains("is it running?"), "{error}");
     for usage in [
-        &["explain"][..],
-        &["explain", "vllm-so"],
+        &["explain", "vllm-so"][..],
+        &["explain", "ai/vllm-so", "--server", "http://127.0.0.1:8080/prefix"],
+        &["ledger", "--by", "node"],
+        &["ledger", "--by", "node", "-o", "json"],
         &["explain", "ai/vllm-so/more"],
         &["explain", "ai/vllm-so", "-o", "yaml"],
         &["explain", "ai/vllm-so", "--server", "not a URL"],
@@ -409,12 +438,43 @@ async fn explain_says_what_is_wrong_and_exits_with_1_or_2() {
     }
 }
 
+/// As in `gpu-gateway … | head`: who reads may have seen enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_goes_away_is_no_fault() {
+    let (gateway, _agent) = declared().await;
+    let server = format!("http://{}", gateway.http);
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/examples/scaledobject.yaml");
+    let asked = ["--server", &server];
+    for (arguments, asked) in [
+        (&["check", file][..], &[][..]),
+        (&["check", "-o", "json", file], &[]),
+        (&["explain"], &asked),
+        (&["explain", "ai/vllm-so"], &asked),
+        (&["explain", "ai/vllm-so", "-o", "json"], &asked),
+        (&["ledger"], &asked),
+        (&["ledger", "-o", "csv"], &asked),
+        (&["ledger", "-o", "json"], &asked),
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = gpu_gateway(&[arguments, asked].concat());
+        command.stdout(writer);
+        let run = tokio::task::spawn_blocking(move || command.output());
+        let Output { status, stderr, .. } = soon("it ends", run).await.unwrap().unwrap();
+        assert_eq!((status.code(), stderr), (Some(0), Vec::new()), "{arguments:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_flags_exit_with_2() {
     let local = ["serve", "--agent-listen", "127.0.0.1:0", "--directory", "file:x.yaml"];
     for (flags, word) in [
         (&["--keda-listen", "nonsense"][..], "nonsense"),
         (&["--http-listen", "127.0.0.1:70000"], "70000"),
+        (&["--http-listen", "localhost:8080"], "write IP:PORT, for example 127.0.0.1:6001"),
+        (&["--gpu-price", "H100=2,50"], "write 2.50, not 2,50"),
+        (&["--namespaces", "ai"], "--namespaces is for --directory kube"),
+        (&["--directory", "dir.yaml"], "such as file:dir.yaml"),
         (&["--directory", "etcd"], "etcd"),
         (&["--directory", "file:"], "empty"),
         (&["--agent-auth", "password"], "password"),
@@ -430,6 +490,20 @@ async fn bad_flags_exit_with_2() {
     }
     for usage in [&[][..], &["no-such-command"], &["serve"]] {
         assert_eq!(run(usage).await.0, Some(2), "{usage:?}");
+    }
+    assert!(run(&["serve"]).await.2.contains("Usage: gpu-gateway serve"));
+    let (code, _, error) = run(&["doctor", "--node", "a"]).await;
+    assert_eq!(code, Some(2));
+    assert!(error.contains("doctor is a command of gpu-agent"), "{error}");
+    for (written, is_named) in [(&[][..], true), (&["--http-listen=nonsense"], false)] {
+        let mut command = gpu_gateway(&[&local[..], written].concat());
+        let Output { stderr, .. } = command.env("GPU_GATEWAY_HTTP_LISTEN", "any").output().unwrap();
+        let error = String::from_utf8(stderr).unwrap();
+        assert_eq!(
+            error.contains("from the variable GPU_GATEWAY_HTTP_LISTEN"),
+            is_named,
+            "{error}"
+        );
     }
     let (code, out, _) = run(&["--version"]).await;
     assert_eq!((code, out), (Some(0), format!("gpu-gateway {}\n", shared::process::BUILD)));

@@ -494,7 +494,16 @@ async fn the_http_token_guards_the_api_and_leaves_probes_and_metrics_open() {
     let explain = ["explain", "ai/vllm-so", "-o", "json", "--server", server.as_str()];
     let (code, _, said) = crate::http::run(&explain).await;
     assert_eq!(code, Some(1));
-    assert!(said.contains("401") && said.contains("Bearer TOKEN"), "{said}");
+    assert!(said.contains("wants a token: give --token-file FILE"), "{said}");
+    let wrong = folder.path().join("wrong");
+    std::fs::write(&wrong, "wrong-token-of-the-api").unwrap();
+    let with = [&explain[..], &["--token-file", wrong.to_str().unwrap()]].concat();
+    let (code, _, said) = crate::http::run(&with).await;
+    assert_eq!(code, Some(1));
+    assert!(said.contains("wrong is not the gateway's"), "{said}");
+    let with = [&explain[..], &["--token-file", "/nope"]].concat();
+    let (_, _, said) = crate::http::run(&with).await;
+    assert!(said.contains("--token-file: /nope: No such file"), "{said}");
     let with = [&explain[..], &["--token-file", &token_file]].concat();
     let (code, _, said) = crate::http::run(&with).await;
     assert_eq!(code, Some(0), "{said}");
@@ -511,7 +520,7 @@ async fn the_http_token_guards_the_api_and_leaves_probes_and_metrics_open() {
 #[tokio::test]
 async fn flags_that_leave_a_door_open_are_refused() {
     let beside: &[(&[&str], &str)] = &[
-        (&[], "--agent-auth is required because"),
+        (&[], "; to try it out, --agent-listen 127.0.0.1:6001"),
         (&["--agent-auth", "mtls"], "--agent-auth mtls needs --agent-tls-cert"),
         (&["--agent-auth", "token"], "whoever reads a token on its way can use it"),
         (&["--agent-auth", "none", "--agent-client-ca", "x"], "--agent-client-ca needs"),
