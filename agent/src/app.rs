@@ -12,6 +12,7 @@ use futures_util::Stream;
 use proto::convert::MAX_NAME;
 use shared::brief::Brief;
 use shared::identity::NodeName;
+use shared::process::pages::Attendant;
 use shared::process::{self, Clock};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -234,10 +235,15 @@ fn address(listener: &TcpListener) -> SocketAddr {
     listener.local_addr().expect("a bound listener has an address")
 }
 
+/// A connection's place, given back when dropped.
+struct Place {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Attendant for Place {}
+
 /// The connections of `listener`, each with its place among [`MAX_CONNECTIONS`].
-fn incoming(
-    listener: tokio::net::TcpListener,
-) -> impl Stream<Item = (TcpStream, OwnedSemaphorePermit)> {
+fn incoming(listener: tokio::net::TcpListener) -> impl Stream<Item = (TcpStream, Place)> {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     futures_util::stream::unfold((listener, places), async |(listener, places)| {
         loop {
@@ -246,7 +252,7 @@ fn incoming(
                 continue;
             };
             if let Ok(place) = places.clone().try_acquire_owned() {
-                return Some(((connection, place), (listener, places)));
+                return Some(((connection, Place { _permit: place }), (listener, places)));
             }
         }
     })

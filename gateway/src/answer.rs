@@ -48,8 +48,13 @@ use tracing::warn;
 const WARM_AFTER: Duration = Duration::from_secs(15);
 /// Metadata asked about is remembered for this long, to explain it.
 const REMEMBER: Duration = Duration::from_secs(600);
-/// Distinct metadata remembered per ScaledObject; of more, those asked about last.
+/// Distinct metadata remembered per ScaledObject. Where there are more, one that is asked about for
+/// the first time takes the place of what nobody asks about any more, or is not remembered.
 const MAX_ASKED: usize = 16;
+/// What is asked about again after this long is asked about by somebody who goes on asking.
+const ASKED_ONCE: Duration = Duration::from_secs(10);
+/// Who goes on asking asks at least this often.
+const ASKS_AGAIN: Duration = Duration::from_secs(120);
 
 /// Answers questions about triggers.
 pub struct Answers {
@@ -74,6 +79,8 @@ pub struct Answers {
 pub struct Asked {
     /// Its metadata, as it came.
     pub metadata: HashMap<String, String>,
+    /// When it was first asked about.
+    first: Timestamp,
     /// When it was last asked about.
     pub last: Timestamp,
     /// Since when it has been seen active without a break; `None` while it is not.
@@ -139,6 +146,7 @@ impl Asked {
         let undeclared = trigger.reads_engines() && object.trigger_of(question.metadata).is_none();
         Self {
             metadata: spec::ours(question.metadata),
+            first: *now,
             last: *now,
             active_since: None,
             endings: 0,
@@ -152,6 +160,14 @@ impl Asked {
     /// Whether it came with exactly that metadata.
     fn is_whole(&self, metadata: &HashMap<String, String>) -> bool {
         self.whole.as_ref().is_some_and(|whole| whole.is(metadata))
+    }
+}
+
+impl Asked {
+    /// Whether it leaves its place to another.
+    fn gives_way(&self, now: Timestamp) -> bool {
+        let is_regular = self.last.since(self.first) >= ASKED_ONCE;
+        now.since(self.last) >= if is_regular { ASKS_AGAIN } else { ASKED_ONCE }
     }
 }
 
@@ -446,16 +462,18 @@ impl Answers {
             asked[at].trigger = assessment.trigger.clone();
             Some(at)
         });
-        let at = known.unwrap_or_else(|| {
+        let at = known.or_else(|| {
             if asked.len() == MAX_ASKED {
-                let longest_ago = (0..asked.len()).min_by_key(|at| asked[*at].last);
-                let forgotten = asked.swap_remove(longest_ago.unwrap_or(0));
+                let gives_way = (0..asked.len()).filter(|at| asked[*at].gives_way(now));
+                let longest_ago = gives_way.min_by_key(|at| asked[*at].last)?;
+                let forgotten = asked.swap_remove(longest_ago);
                 self.note_engines(&[forgotten]);
             }
             asked.push(Asked::new(question, assessment));
             self.note_engines(&asked[asked.len() - 1..]);
-            asked.len() - 1
+            Some(asked.len() - 1)
         });
+        let Some(at) = at else { return };
         let entry = &mut asked[at];
         entry.last = now;
         match active {

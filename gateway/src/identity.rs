@@ -133,14 +133,19 @@ impl Identity {
     }
 }
 
-/// A DNS name is the node's name itself; a URI, such as `spiffe://DOMAIN/node/NAME`, ends with it.
+/// A DNS name is the node's name itself; the path of a URI, such as `spiffe://DOMAIN/node/NAME`, ends
+/// with it.
 fn is_name_of(name: &str, node: &str) -> bool {
     if node.is_empty() {
         return false;
     }
     match name.split_once("://") {
         None => name == node,
-        Some((_, path)) => path.rsplit_once(IN_URI).is_some_and(|(_, last)| last == node),
+        // A query or fragment is no path, and who may set one may not name a node.
+        Some((_, rest)) if rest.contains(['?', '#']) => false,
+        Some((_, rest)) => rest
+            .rsplit_once(IN_URI)
+            .is_some_and(|(before, last)| !before.is_empty() && last == node),
     }
 }
 
@@ -157,7 +162,19 @@ mod tests {
     fn a_name_is_the_whole_node_name_or_the_end_of_a_uri() {
         assert!(is_name_of("n1", "n1"));
         assert!(is_name_of("spiffe://cluster.local/node/n1", "n1"));
-        for other in ["n10", "n1.example", "*", "*.n1", "", "spiffe://n1", "spiffe://c/node/n1/x"] {
+        for other in [
+            "n10",
+            "n1.example",
+            "*",
+            "*.n1",
+            "",
+            "spiffe://n1",
+            "spiffe://c/node/n1/x",
+            "http://e/?q=/node/n1",
+            "http://e/a#/node/n1",
+            "spiffe://c/node/n1?a",
+            "spiffe:///node/n1",
+        ] {
             assert!(!is_name_of(other, "n1"), "{other}");
         }
         assert!(!is_name_of("spiffe://c/node/a", ""));

@@ -3,7 +3,8 @@
 //! Guarantees: Hello comes first and once, an inventory before the first sample; what breaks that
 //! order, or is larger than a node can be, ends the stream with a status that says so. A bad
 //! element costs only itself, and is counted. Who sends more than it may is read more slowly; a
-//! connection has no more streams than it may. A stream ends with OK at shutdown. An agent is told
+//! connection has no more streams than it may. Refused streams and those that begin are logged now
+//! and then only. A stream ends with OK at shutdown. An agent is told
 //! about the node it said Hello for and no other.
 
 /// One stream's way back to the agent.
@@ -20,9 +21,11 @@ use proto::convert::{self, Link};
 use proto::uplink::agent_message::Body;
 use proto::uplink::uplink_server::Uplink;
 use proto::uplink::{AgentMessage, GatewayMessage, Hello, Welcome};
+use shared::identity::NodeName;
 use shared::process::{Clock, VERSION};
 use shared::time::Timestamp;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -39,6 +42,7 @@ use crate::fleet::{Fleet, Session};
 use crate::identity::{Guard, Identity, Refused as Denied};
 use crate::limit::rate::Rate;
 use crate::refusal::Refusals;
+use crate::seldom::Seldom;
 
 /// How long an agent may take to say who it is, and to hear why it is refused.
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
@@ -83,6 +87,16 @@ pub struct Counts {
     refused: Family<Refused, Counter>,
     slowed: Counter,
     contained: contain::Counts,
+    said: Said,
+}
+
+/// What was lately said of streams, so that nobody fills the log.
+#[derive(Clone, Default)]
+struct Said {
+    connected: Seldom<NodeName>,
+    /// By number of the status.
+    ended: Seldom<i32>,
+    parts: Seldom<&'static str>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -178,13 +192,18 @@ impl Uplink for Ingest {
         let (briefs, fleet) = (self.counts.briefs.clone(), self.fleet.clone());
         let courier = Courier::new(directory, asks, briefs, fleet, replies.clone());
         let (contained, end) = (self.counts.contained.clone(), replies.clone());
+        let said = self.counts.said.ended.clone();
         let listening = async move {
             let _place = place;
             let listen = listen(conversation, request.into_inner(), clock, courier);
             match shutdown.run_until_cancelled(listen).await {
                 None | Some(Ok(())) => debug!(peer, "agent stream ended"),
                 Some(Err(status)) => {
-                    info!(peer, code = ?status.code(), error = status.message(), "agent stream refused");
+                    let (code, error) = (status.code(), status.message());
+                    match said.unsaid(code.into(), Instant::now()) {
+                        Some(more) => info!(peer, ?code, error, more, "agent stream refused"),
+                        None => debug!(peer, ?code, error, "agent stream refused"),
+                    }
                     // The agent may be gone already, or not read.
                     replies.send_timeout(Err(status), HELLO_WITHIN).await.ok();
                 }
@@ -337,12 +356,16 @@ impl Conversation {
             .fleet
             .open(node, intervals, version.into())
             .map_err(|full| self.refused("node", Status::resource_exhausted(full.to_string())))?;
-        info!(node = %session.node(), "agent connected");
+        let node = session.node();
+        match self.counts.said.connected.unsaid(node.clone(), Instant::now()) {
+            Some(more) => info!(%node, more, "agent connected"),
+            None => debug!(%node, "agent connected"),
+        }
         self.session = Some(session);
         Ok(Welcome { version: VERSION.into(), sessions: self.fleet.crowd() })
     }
 
-    /// Counts what was left out; says it once a stream.
+    /// Counts what was left out; says it once a stream at most.
     fn report(&mut self, what: &'static str, refusals: &[String]) {
         let Some(first) = refusals.first() else {
             return;
@@ -350,7 +373,11 @@ impl Conversation {
         self.counts.refuse(what, refusals.len());
         if !std::mem::replace(&mut self.refusals_logged, true) {
             let node = self.session.as_ref().map(|session| session.node().to_string());
-            warn!(node, what, count = refusals.len(), first, "parts of a message refused");
+            let count = refusals.len();
+            match self.counts.said.parts.unsaid(what, Instant::now()) {
+                Some(more) => warn!(node, what, count, first, more, "parts of a message refused"),
+                None => debug!(node, what, count, first, "parts of a message refused"),
+            }
         }
     }
 }

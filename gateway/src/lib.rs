@@ -10,6 +10,9 @@
 //!  KEDA's metadata ─▶ trigger ───┘
 //! ```
 
+/// Lines of log that anybody can cause, said now and then.
+pub mod seldom;
+
 /// Who may connect, how many at once, and how soon they must speak.
 pub mod limit;
 

@@ -1,7 +1,9 @@
 //! Who may connect, how many at once, and how soon they must speak.
 //!
 //! Guarantees: a port holds at most so many connections, and one peer at most a quarter of them;
-//! what is over is closed at once and counted. A connection that has not said a first word in time
+//! what is over is closed at once and counted. Where idle connections give way, a newcomer gets the
+//! place of the longest idle one of whoever has the most, and is closed itself only if all are at
+//! work. A connection that has not said a first word in time
 //! is closed, and at shutdown at once. No port can take the descriptors that the others need.
 
 /// A connection that must speak soon.
@@ -9,6 +11,7 @@ pub mod guarded;
 /// Messages per second.
 pub mod rate;
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::{IpAddr, SocketAddr};
@@ -22,8 +25,13 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use shared::process::pages::Attendant;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
+
+use crate::seldom::Seldom;
 
 /// Descriptors kept for files, the API server, demand pages and the listeners.
 const SPARED: u64 = 128;
@@ -108,7 +116,8 @@ impl Counts {
         let help = "Connections that the port holds at most";
         registry.register("connections_limit", help, self.most.clone());
         let help = "Connections closed: the port is `full`, the `peer` has too many, it stayed \
-                    `silent`, its `head` was too large, or there was no `descriptor` for it";
+                    `silent`, it was `idle` and gave way to a new one, its `head` was too large, \
+                    or there was no `descriptor` for it";
         registry.register("connections_refused", help, self.refused.clone());
     }
 }
@@ -127,20 +136,39 @@ impl reference::Specimens for Counts {
 pub struct Door {
     port: &'static str,
     most: usize,
+    idle_give_way: bool,
     inside: Arc<Mutex<Inside>>,
     counts: Counts,
+    said: Seldom<()>,
 }
 
 #[derive(Default)]
 struct Inside {
     all: usize,
     peers: HashMap<IpAddr, usize>,
+    /// Who does nothing now and gives way, by number of the place.
+    idle: HashMap<u64, Idle>,
+    /// Counts places and the times that they became idle.
+    ticket: u64,
+}
+
+struct Idle {
+    since: u64,
+    peer: IpAddr,
+    leave: CancellationToken,
 }
 
 /// A place inside, given back when dropped.
-pub struct Place {
+pub struct Place(Standing);
+
+/// What the one at a place does.
+#[derive(Clone)]
+pub struct Standing {
     door: Door,
     peer: IpAddr,
+    number: u64,
+    /// Cancelled, with the door locked, when the place is given back or given to another.
+    leave: CancellationToken,
 }
 
 impl Door {
@@ -149,23 +177,69 @@ impl Door {
         let limit = i64::try_from(most).unwrap_or(i64::MAX);
         counts.most.get_or_create(&Port { port }).set(limit);
         counts.open.get_or_create(&Port { port }).set(0);
-        Self { port, most, inside: Arc::default(), counts }
+        Self {
+            port,
+            most,
+            idle_give_way: false,
+            inside: Arc::default(),
+            counts,
+            said: Seldom::default(),
+        }
     }
 
-    /// A place for `peer`; `None` if the port is full or the peer has its part already.
+    /// The same, where connections without a request give way to new ones.
+    #[must_use]
+    pub fn idle_give_way(self) -> Self {
+        Self { idle_give_way: true, ..self }
+    }
+
+    /// A place for `peer`; `None` if the port is full or the peer has its part already, and nobody
+    /// gives way.
     pub fn admit(&self, peer: IpAddr) -> Option<Place> {
         let peer = peer.to_canonical();
         let mut inside = self.inside.lock();
-        let of_peer = inside.peers.get(&peer).copied().unwrap_or_default();
-        if inside.all >= self.most || of_peer >= (self.most / PEER_SHARE).max(1) {
-            self.refuse(if inside.all >= self.most { "full" } else { "peer" });
-            return None;
+        let is_full = inside.all >= self.most;
+        if inside.of(peer) >= (self.most / PEER_SHARE).max(1) {
+            self.make_way(&mut inside, Some(peer), if is_full { "full" } else { "peer" })?;
+        } else if is_full {
+            self.make_way(&mut inside, None, "full")?;
         }
         inside.all += 1;
-        inside.peers.insert(peer, of_peer + 1);
+        *inside.peers.entry(peer).or_default() += 1;
+        inside.ticket += 1;
+        let (number, leave) = (inside.ticket, CancellationToken::new());
         self.open().inc();
         drop(inside);
-        Some(Place { door: self.clone(), peer })
+        let standing = Standing { door: self.clone(), peer, number, leave };
+        standing.waits();
+        Some(Place(standing))
+    }
+
+    /// Sends away the longest idle connection: of `peer`, or else of whoever has the most. `None`,
+    /// and counted for `why`, if there is no idle one.
+    fn make_way(&self, inside: &mut Inside, peer: Option<IpAddr>, why: &'static str) -> Option<()> {
+        let idle = inside.idle.iter().filter(|(_, idle)| peer.is_none_or(|peer| idle.peer == peer));
+        let first = idle.max_by_key(|(_, idle)| (inside.of(idle.peer), Reverse(idle.since)));
+        let Some(number) = first.map(|(number, _)| *number) else {
+            self.refuse(why);
+            return None;
+        };
+        let Idle { peer, leave, .. } = inside.idle.remove(&number)?;
+        leave.cancel();
+        self.give_back(inside, peer);
+        self.refuse("idle");
+        Some(())
+    }
+
+    fn give_back(&self, inside: &mut Inside, peer: IpAddr) {
+        inside.all -= 1;
+        if let Entry::Occupied(mut of_peer) = inside.peers.entry(peer) {
+            *of_peer.get_mut() -= 1;
+            if *of_peer.get() == 0 {
+                of_peer.remove();
+            }
+        }
+        self.open().dec();
     }
 
     fn open(&self) -> Gauge {
@@ -178,17 +252,52 @@ impl Door {
     }
 }
 
+impl Inside {
+    fn of(&self, peer: IpAddr) -> usize {
+        self.peers.get(&peer).copied().unwrap_or_default()
+    }
+}
+
+impl Place {
+    /// Says at the door what the one at this place does.
+    pub fn standing(&self) -> Standing {
+        self.0.clone()
+    }
+
+    fn door(&self) -> &Door {
+        &self.0.door
+    }
+}
+
+impl Attendant for Standing {
+    fn works(&self) {
+        self.door.inside.lock().idle.remove(&self.number);
+    }
+
+    fn waits(&self) {
+        let mut inside = self.door.inside.lock();
+        if self.door.idle_give_way && !self.leave.is_cancelled() {
+            inside.ticket += 1;
+            let idle = Idle { since: inside.ticket, peer: self.peer, leave: self.leave.clone() };
+            inside.idle.insert(self.number, idle);
+        }
+    }
+
+    async fn dismissed(&self) {
+        self.leave.cancelled().await;
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut inside = self.door.inside.lock();
-        inside.all -= 1;
-        if let Entry::Occupied(mut of_peer) = inside.peers.entry(self.peer) {
-            *of_peer.get_mut() -= 1;
-            if *of_peer.get() == 0 {
-                of_peer.remove();
-            }
+        let Standing { door, peer, number, leave } = &self.0;
+        let mut inside = door.inside.lock();
+        inside.idle.remove(number);
+        // Otherwise it has been given to another.
+        if !leave.is_cancelled() {
+            leave.cancel();
+            door.give_back(&mut inside, *peer);
         }
-        self.door.open().dec();
     }
 }
 
@@ -212,7 +321,9 @@ pub fn incoming(listener: TcpListener, door: Door) -> impl Stream<Item = Admitte
                     // A peer that left while it waited is nobody's trouble; no descriptor is.
                     if error.raw_os_error().is_some_and(|code| [ENFILE, EMFILE].contains(&code)) {
                         door.refuse("descriptor");
-                        warn!(port = door.port, %error, "a connection cannot be accepted");
+                        if let Some(more) = door.said.unsaid((), Instant::now()) {
+                            warn!(port = door.port, %error, more, "a connection cannot be accepted");
+                        }
                         tokio::time::sleep(REST).await;
                     }
                     continue;
@@ -252,6 +363,30 @@ mod tests {
         drop(six);
         let inside = door.inside.lock();
         assert_eq!((inside.all, inside.peers.len()), (0, 0));
+    }
+
+    #[test]
+    fn who_is_idle_longest_of_whoever_has_the_most_gives_way_and_who_works_does_not() {
+        let door = Door::new("http", 8, Counts::default()).idle_give_way();
+        let gone = |place: &Place| place.0.leave.is_cancelled();
+        let of_one: Vec<_> = (0..2).filter_map(|_| door.admit(peer(1))).collect();
+        let other: Vec<_> = (2..8).filter_map(|last| door.admit(peer(last))).collect();
+        assert_eq!((of_one.len(), other.len()), (2, 6));
+        of_one[0].standing().works();
+        let newcomer = door.admit(peer(9)).unwrap();
+        assert!(!gone(&of_one[0]) && gone(&of_one[1]), "the idle one of who has two");
+        let own = door.admit(peer(1)).unwrap();
+        assert!(gone(&other[0]) && !gone(&other[1]), "the oldest, as all have one");
+        let again = door.admit(peer(1)).unwrap();
+        assert!(gone(&own), "a peer's own where it has its part");
+        again.standing().works();
+        assert!(door.admit(peer(1)).is_none(), "both are at work");
+        assert_eq!(door.inside.lock().all, 8);
+        let late = again.standing();
+        drop((of_one, other, newcomer, own, again));
+        late.waits();
+        let inside = door.inside.lock();
+        assert_eq!((inside.all, inside.peers.len(), inside.idle.len()), (0, 0, 0));
     }
 
     #[test]

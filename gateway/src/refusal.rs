@@ -1,13 +1,8 @@
 //! Who was turned away, and why: counted always, said now and then.
 //!
-//! Guarantees: a port and reason has one line of log in `SAY_EVERY` at most, with how many there
+//! Guarantees: a port and reason has one line of log in ten seconds at most, with how many there
 //! were since the last; reasons come from the code, never from the peer.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Duration;
-
-use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -15,25 +10,19 @@ use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-/// Two lines about one port and reason are at least this far apart.
-const SAY_EVERY: Duration = Duration::from_secs(10);
+use crate::seldom::Seldom;
 
 /// Counts refusals; clones count together.
 #[derive(Clone, Default)]
 pub struct Refusals {
     counts: Family<Refused, Counter>,
-    said: Arc<Mutex<HashMap<Refused, Said>>>,
+    said: Seldom<Refused>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Refused {
     port: &'static str,
     reason: &'static str,
-}
-
-struct Said {
-    at: Instant,
-    unsaid: u64,
 }
 
 impl Refusals {
@@ -52,28 +41,9 @@ impl Refusals {
     pub fn refuse(&self, port: &'static str, reason: &'static str, peer: &str, why: &str) {
         let refused = Refused { port, reason };
         self.counts.get_or_create(&refused).inc();
-        match self.unsaid(refused, Instant::now()) {
+        match self.said.unsaid(refused, Instant::now()) {
             Some(more) => warn!(port, reason, peer, why, more, "peer refused"),
             None => debug!(port, reason, peer, why, "peer refused"),
-        }
-    }
-
-    /// How many were not said since the last line, if it is time for another.
-    fn unsaid(&self, refused: Refused, now: Instant) -> Option<u64> {
-        let mut said = self.said.lock();
-        match said.get_mut(&refused) {
-            Some(said) if now - said.at < SAY_EVERY => {
-                said.unsaid += 1;
-                None
-            }
-            Some(said) => {
-                said.at = now;
-                Some(std::mem::take(&mut said.unsaid))
-            }
-            None => {
-                said.insert(refused, Said { at: now, unsaid: 0 });
-                Some(0)
-            }
         }
     }
 }
@@ -89,20 +59,21 @@ impl reference::Specimens for Refusals {
 mod tests {
     use std::time::Duration;
 
-    use super::{Instant, Refusals, Refused, SAY_EVERY};
+    use super::{Instant, Refusals, Refused};
+    use crate::seldom::SAY_EVERY;
 
     #[test]
     fn a_reason_has_one_line_in_ten_seconds() {
         let (refusals, start) = (Refusals::default(), Instant::now());
         let slow = Refused { port: "agents", reason: "slow" };
         let other = Refused { port: "keda", reason: "slow" };
-        assert_eq!(refusals.unsaid(slow.clone(), start), Some(0));
+        assert_eq!(refusals.said.unsaid(slow.clone(), start), Some(0));
         for millis in 1..1_000 {
             let now = start + Duration::from_millis(millis);
-            assert_eq!(refusals.unsaid(slow.clone(), now), None);
+            assert_eq!(refusals.said.unsaid(slow.clone(), now), None);
         }
-        assert_eq!(refusals.unsaid(other, start), Some(0), "another port");
-        assert_eq!(refusals.unsaid(slow.clone(), start + SAY_EVERY), Some(999));
-        assert_eq!(refusals.unsaid(slow, start + 2 * SAY_EVERY), Some(0));
+        assert_eq!(refusals.said.unsaid(other, start), Some(0), "another port");
+        assert_eq!(refusals.said.unsaid(slow.clone(), start + SAY_EVERY), Some(999));
+        assert_eq!(refusals.said.unsaid(slow, start + 2 * SAY_EVERY), Some(0));
     }
 }

@@ -5,7 +5,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// AWS's metadata service: a private address like any other, but for what is there.
+/// Metadata services that are not link-local: Alibaba Cloud's, Oracle Cloud's and Azure's (whose
+/// platform also answers there). Addresses like any other, but for what is there.
+const CLOUD_METADATA_V4: [Ipv4Addr; 3] = [
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(192, 0, 0, 192),
+    Ipv4Addr::new(168, 63, 129, 16),
+];
+/// AWS's metadata service, likewise.
 const CLOUD_METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x0254);
 
 /// Why `address` is not connected to; `None` if it may be.
@@ -27,6 +34,8 @@ fn refusal_v4(address: Ipv4Addr) -> Option<&'static str> {
         Some("multicast")
     } else if address.is_broadcast() {
         Some("broadcast")
+    } else if CLOUD_METADATA_V4.contains(&address) {
+        Some("a cloud's metadata service")
     } else {
         None
     }
@@ -82,6 +91,11 @@ mod tests {
             ("fe80::1", "link-local"),
             ("febf::1", "link-local"),
             ("ff02::1", "multicast"),
+            ("100.100.100.200", "a cloud's metadata service"),
+            ("192.0.0.192", "a cloud's metadata service"),
+            ("168.63.129.16", "a cloud's metadata service"),
+            ("::ffff:100.100.100.200", "a cloud's metadata service"),
+            ("64:ff9b::a83f:8110", "a cloud's metadata service"),
             ("fd00:ec2::254", "a cloud's metadata service"),
             ("::ffff:127.0.0.1", "loopback"),
             ("::ffff:169.254.169.254", "link-local"),

@@ -61,9 +61,10 @@ impl Ports {
         let agents = grpc(agents, connections.agents, ["accepting agents", "agents' port"]);
         let (pages, stopped) =
             (Contain::new(HTTP, contained.clone()).layer(pages), shutdown.clone());
-        let door = door(HTTP, connections.http);
+        let door = door(HTTP, connections.http).idle_give_way();
         let admitted = limit::incoming(listener, door.clone()).map(move |admitted| {
-            (Guarded::new(admitted.stream, admitted.place, 1, &stopped), admitted.peer)
+            let standing = admitted.place.standing();
+            (Guarded::new(admitted.stream, admitted.place, 1, &stopped), standing)
         });
         let closed = move |why| door.refuse(why_closed(why));
         let served = pages::serve(admitted, pages, closed, shutdown.clone());

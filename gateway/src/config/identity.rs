@@ -40,7 +40,7 @@ pub struct IdentityArgs {
     /// With --agent-auth token: the agents' service account
     #[arg(long, env = "GPU_GATEWAY_AGENT_SERVICE_ACCOUNT", value_name = "NAMESPACE/NAME")]
     pub agent_service_account: Option<ServiceAccount>,
-    /// /api and / want the bearer token in this file; probes and /metrics stay open
+    /// /api wants the bearer token in this file; probes, /metrics and the dashboard page stay open
     #[arg(long, env = "GPU_GATEWAY_HTTP_TOKEN_FILE", value_name = "FILE")]
     pub http_token_file: Option<PathBuf>,
 }

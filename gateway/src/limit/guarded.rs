@@ -68,7 +68,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Guarded<IO> {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
             if silence.over.as_mut().poll(cx).is_ready() {
-                self.place.door.refuse("silent");
+                self.place.door().refuse("silent");
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }

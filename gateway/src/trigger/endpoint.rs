@@ -136,9 +136,11 @@ fn host_and_path(text: &str) -> Result<Url<'_>, String> {
     if host.is_empty() {
         return Err("has no host".to_owned());
     }
+    // A number's own reading takes a sign.
+    let is_digits = port.is_none_or(|port| port.bytes().all(|b| b.is_ascii_digit()));
     let port = match port.map(str::parse::<u16>) {
         None => None,
-        Some(Ok(port)) if port > 0 => Some(port),
+        Some(Ok(port)) if port > 0 && is_digits => Some(port),
         Some(_) => return Err("the port must be from 1 to 65535".to_owned()),
     };
     Ok(Url { host, port, path: if path.len() > 1 { path } else { "/metrics" } })
@@ -199,6 +201,7 @@ mod tests {
             ("http://me:secret@router/q", "must not carry a user name or password"),
             ("http://router:0/q", "the port must be from 1 to 65535"),
             ("http://router:65536/q", "the port must be from 1 to 65535"),
+            ("http://router:+80/q", "the port must be from 1 to 65535"),
             ("http://router:/q", "the port must be from 1 to 65535"),
             ("http:///q", "has no host"),
             ("http://router/q\r\nX: y", "has a character that does not belong in a URL"),

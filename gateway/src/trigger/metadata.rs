@@ -28,6 +28,8 @@ const KEDA_KEYS: [&str; 7] = [
     "tlsClientKey",
     "tlsCertFile",
 ];
+/// What is said instead of a value that KEDA read in the target's environment.
+const HIDDEN: &str = "(value from an environment variable)";
 const TENTH: Duration = Duration::from_millis(100);
 const TEN_MINUTES: Duration = Duration::from_mins(10);
 const HOUR: Duration = Duration::from_hours(1);
@@ -220,11 +222,18 @@ pub const KEYS: &[Key] = &[
 pub(super) struct Problems {
     found: Vec<(&'static str, String)>,
     unknown: usize,
+    /// Keys whose values come from the target's environment, and may be secrets.
+    hidden: Vec<&'static str>,
 }
 
 impl Problems {
     pub(super) fn add(&mut self, key: &'static str, text: impl Into<String>) {
         self.found.push((key, text.into()));
+    }
+
+    /// The value `text` of `key` as it may be shown.
+    pub(super) fn shown(&self, key: &str, text: &str) -> String {
+        if self.hidden.contains(&key) { HIDDEN.to_owned() } else { quoted(text) }
     }
 
     pub(super) fn concern(&self, keys: &[&str]) -> bool {
@@ -271,6 +280,9 @@ pub(super) fn read<'a>(
             continue;
         };
         let text = value.trim_ascii();
+        if from_env.is_some() && !metadata.contains_key(key.name) {
+            problems.hidden.push(key.name);
+        }
         match metadata.get(key.name) {
             Some(other) if from_env.is_some() => {
                 if other.trim_ascii() != text {
@@ -279,9 +291,16 @@ pub(super) fn read<'a>(
             }
             _ if text.is_empty() => problems.add(key.name, format!("{name} is empty")),
             _ => {
-                if let Err(reason) = (key.read)(&mut fields, text) {
-                    problems.add(key.name, format!("{name} {}: {reason}", quoted(text)));
-                }
+                let Err(reason) = (key.read)(&mut fields, text) else { continue };
+                let problem = match from_env {
+                    // It may be a secret, and so may what the reason quotes of it.
+                    Some(_) => {
+                        let accepts = key.accepts.replace('`', "");
+                        format!("{name} {HIDDEN} is wrong, it takes {accepts}")
+                    }
+                    None => format!("{name} {}: {reason}", quoted(text)),
+                };
+                problems.add(key.name, problem);
             }
         }
     }

@@ -16,7 +16,7 @@ use super::goal::{GOAL_KEYS, Goal, Settled};
 use super::metadata::{Fields, Problems, read};
 use super::name;
 use super::profile::{Profile, Profiles, TRAINING};
-use super::word::{nearest, quoted};
+use super::word::nearest;
 
 pub use super::endpoint::{DemandEndpoint, EngineEndpoint};
 pub use super::engine::Engine;
@@ -215,7 +215,8 @@ impl<'a> Outline<'a> {
             let profile = profiles.get(name);
             if profile.is_none() {
                 let near = nearest(name, profiles.names());
-                problems.add("profile", format!("no profile {}, nearest is {near}", quoted(name)));
+                let name = problems.shown("profile", name);
+                problems.add("profile", format!("no profile {name}, nearest is {near}"));
             }
             profile
         });
@@ -246,7 +247,7 @@ impl<'a> Outline<'a> {
             return None;
         };
         if endpoint.service().is_none() && !admits(&endpoint.origin()) {
-            let host = quoted(&endpoint.host);
+            let host = problems.shown("demandEndpoint", &endpoint.host);
             problems.add(
                 "demandEndpoint",
                 format!(

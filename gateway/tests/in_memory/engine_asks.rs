@@ -82,6 +82,24 @@ fn a_trigger_that_is_not_declared_is_read_for_once_it_is_asked_about() {
 }
 
 #[test]
+fn a_flood_of_other_questions_pushes_out_no_trigger_that_is_asked_about() {
+    let mut world = World::new();
+    world.workload("llm", 1, &[ready("a")], at(0.0));
+    let ask = |metadata: &[(&str, &str)]| {
+        let metadata = map(metadata);
+        world.answers.value(Question { namespace: "ml", name: "llm", metadata: &metadata }).ok();
+    };
+    ask(&[("profile", "sglang"), ("engineLabels", "model_name=mine")]);
+    let read = asked_of(&world);
+    assert!(read.is_some());
+    for other in 0..40 {
+        ask(&[("metricType", "gpu_utilization"), ("targetValue", &format!("{}", 10 + other))]);
+    }
+    assert_eq!(asked_of(&world), read);
+    assert_eq!(world.answers.asked(&ScaledObjectKey::new("ml", "llm")).len(), 16);
+}
+
+#[test]
 fn triggers_that_name_different_engines_name_none() {
     let both = [trigger(&[("profile", "vllm")]), trigger(&[("profile", "triton")])];
     let one = [trigger(&[("profile", "vllm")]), trigger(&[WAITING])];

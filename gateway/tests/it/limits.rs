@@ -106,6 +106,35 @@ async fn a_port_holds_so_many_connections_and_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_heads_and_idle_connections_do_not_keep_a_probe_out() {
+    let connections = Connections { keda: 16, agents: 16, http: 16 };
+    let gateway = gateway(|config| config.connections = connections).await;
+    let mut held = Vec::new();
+    for peer in 1..6 {
+        for _ in 0..6 {
+            let mut half_head = silent(gateway.http, peer).await;
+            half_head.write_all(b"GET /healthz HTTP/1.1\r\nHost:").await.unwrap();
+            held.push(half_head);
+        }
+    }
+    assert_eq!(gateway.get("/healthz").await.0, 200, "a peer that has its part");
+    for peer in 1..6 {
+        for _ in 0..6 {
+            let mut done = silent(gateway.http, peer).await;
+            done.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            let mut said = [0; 15];
+            soon("an answer", done.read_exact(&mut said)).await.unwrap();
+            assert_eq!(&said, b"HTTP/1.1 200 OK");
+            held.push(done);
+        }
+    }
+    assert_eq!(gateway.get("/healthz").await.0, 200);
+    assert!(refused(&gateway, "http", "idle").await >= 30.0);
+    assert_eq!(refused(&gateway, "http", "peer").await, 0.0);
+    assert_eq!(refused(&gateway, "http", "full").await, 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_begins_to_speak_and_stops_is_closed_too() {
     let gateway = TestGateway::start(ONE_POD).await;
     let mut half_preface = silent(gateway.keda, 2).await;

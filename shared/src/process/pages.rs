@@ -1,16 +1,21 @@
 //! Serves pages over HTTP/1.
 //!
 //! Guarantees: a head must come whole within `HEAD_WITHIN` and be no larger than `MAX_HEAD`; what
-//! is not is told to whoever serves, so that it can be counted. A connection lasts `AGE`, and `LEAVE_WITHIN` longer if its client does not take an answer. At
-//! shutdown idle connections are closed at once, answers under way are finished.
+//! is not is told to whoever serves, so that it can be counted. A connection lasts `AGE`, and
+//! `LEAVE_WITHIN` longer if its client does not take an answer; its attendant knows whether it is
+//! at work and may dismiss it. At shutdown idle connections are closed at once, answers under way
+//! are finished.
 
 use std::convert::Infallible;
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
-use hyper::body::{Body, Incoming};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1::Builder;
+use hyper::service::{Service as _, service_fn};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -34,17 +39,67 @@ pub enum Closed {
     TooSlow,
 }
 
+/// Goes with a connection, and hears what it does.
+pub trait Attendant: Send + Sync + 'static {
+    /// A request has come whole and is being answered.
+    fn works(&self) {}
+
+    /// The last answer is made, and nothing new is asked.
+    fn waits(&self) {}
+
+    /// Ready once the connection is to be closed at once; it never is by itself.
+    fn dismissed(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+}
+
+/// A request at work, until it is dropped.
+struct Work<A: Attendant>(Arc<A>);
+
+impl<A: Attendant> Drop for Work<A> {
+    fn drop(&mut self) {
+        self.0.waits();
+    }
+}
+
+/// An answer whose end the attendant hears of.
+struct Answer<A: Attendant, B> {
+    body: Pin<Box<B>>,
+    _work: Work<A>,
+}
+
+impl<A: Attendant, B: Body> Body for Answer<A, B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        self.body.as_mut().poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// Serves `pages` on the connections of `incoming` until `shutdown`, and then until the last has
-/// ended. What comes with a connection is kept as long as it; `closed` hears of clients that do
+/// ended. Each connection comes with its attendant, which is kept as long as it;
+/// `closed` hears of clients that do
 /// not keep to the bounds.
-pub async fn serve<IO, K, P, B>(
-    incoming: impl Stream<Item = (IO, K)>,
+pub async fn serve<IO, A, P, B>(
+    incoming: impl Stream<Item = (IO, A)>,
     pages: P,
     closed: impl Fn(Closed) + Clone + Send + 'static,
     shutdown: CancellationToken,
 ) where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    K: Send + 'static,
+    A: Attendant,
     P: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
     P: Clone + Send + 'static,
     P::Future: Send,
@@ -58,14 +113,13 @@ pub async fn serve<IO, K, P, B>(
                 () = shutdown.cancelled() => break,
                 Some(_) = connections.join_next() => {}
                 next = incoming.next() => match next {
-                    Some((io, kept)) => {
+                    Some((io, attendant)) => {
                         let (pages, shutdown) = (pages.clone(), shutdown.clone());
                         let closed = closed.clone();
                         connections.spawn(async move {
-                            if let Some(why) = keep(io, pages, shutdown).await {
+                            if let Some(why) = keep(io, attendant, pages, shutdown).await {
                                 closed(why);
                             }
-                            drop(kept);
                         });
                     }
                     None => break,
@@ -76,18 +130,36 @@ pub async fn serve<IO, K, P, B>(
     while connections.join_next().await.is_some() {}
 }
 
-async fn keep<IO, P, B>(io: IO, pages: P, shutdown: CancellationToken) -> Option<Closed>
+async fn keep<IO, A, P, B>(
+    io: IO,
+    attendant: A,
+    pages: P,
+    shutdown: CancellationToken,
+) -> Option<Closed>
 where
+    A: Attendant,
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     P: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone,
     B: Body<Data: Send, Error: std::error::Error + Send + Sync> + Send + 'static,
 {
     let mut builder = Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(MAX_HEAD);
-    let mut connection =
-        pin!(builder.serve_connection(TokioIo::new(io), TowerToHyperService::new(pages)));
+    let pages = TowerToHyperService::new(pages);
+    let attendant = Arc::new(attendant);
+    let attends = attendant.clone();
+    let attended = service_fn(move |request| {
+        attends.works();
+        let work = Work(attends.clone());
+        let answer = pages.call(request);
+        async move {
+            let answer = answer.await?;
+            Ok::<_, Infallible>(answer.map(|body| Answer { body: Box::pin(body), _work: work }))
+        }
+    });
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(io), attended));
     tokio::select! {
         ended = &mut connection => return ended.err().and_then(|error| why(&error)),
+        () = attendant.dismissed() => return None,
         () = shutdown.cancelled() => {}
         () = sleep(AGE) => {}
     }

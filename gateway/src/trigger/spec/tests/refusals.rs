@@ -29,7 +29,21 @@ fn from_env_stands_for_the_key_without_it() {
     assert_eq!(trigger(&[("FromEnv", "x"), ("scalerAddressFromEnv", "")]), trigger(&[]));
     let both = [("targetValueFromEnv", "70"), ("targetValue", "60")];
     refused_everywhere(&both, "targetValue and targetValueFromEnv differ, keep one");
-    refused_everywhere(&[("targetValueFromEnv", "80%")], r#"targetValueFromEnv "80%": write 80"#);
+}
+
+#[test]
+fn a_value_from_the_environment_may_be_a_secret_and_is_not_quoted() {
+    refused_everywhere(
+        &[("targetValueFromEnv", "80%")],
+        "targetValueFromEnv (value from an environment variable) is wrong, it takes 0.001 to 9e15",
+    );
+    for key in KEYS {
+        let (name, secret) = (format!("{}FromEnv", key.name), "SEC+RET88");
+        let pairs = [(name.as_str(), secret), ("demandMetric", "q")];
+        let pairs = &pairs[..if key.name == "demandMetric" { 1 } else { 2 }];
+        let Err(error) = parse(&map(pairs), &PROFILES) else { continue };
+        assert!(!error.to_string().contains("RET88"), "{error}");
+    }
 }
 
 // cases.md O14; peer.md rows of targetValue
