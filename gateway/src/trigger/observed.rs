@@ -288,6 +288,7 @@ mod tests {
             memory_total_mib: None,
             mig: None,
             reason: None,
+            health: None,
             holders: Vec::new(),
         };
         let devices = uuids.iter().zip(0..).map(device).collect();
