@@ -174,13 +174,19 @@ impl Pages {
         if pages.answers.is_warm() {
             return "ok\n".into_response();
         }
-        let directory = pages.answers.directory();
-        let waiting = match (directory.snapshot(), directory.waits_for()) {
-            (None, what) if what.is_empty() => "waiting for the directory\n".into(),
-            (None, what) => format!("waiting for the directory: {what}\n"),
-            (Some(_), _) => "waiting for the agents of ready pods\n".into(),
-        };
-        (StatusCode::SERVICE_UNAVAILABLE, waiting).into_response()
+        let waiting = pages.waits_for_directory();
+        let waiting = waiting.unwrap_or_else(|| "waiting for the agents of ready pods".into());
+        (StatusCode::SERVICE_UNAVAILABLE, waiting + "\n").into_response()
+    }
+
+    /// What there is no directory yet for want of.
+    fn waits_for_directory(&self) -> Option<String> {
+        let directory = self.answers.directory();
+        match (directory.snapshot(), directory.waits_for()) {
+            (Some(_), _) => None,
+            (None, what) if what.is_empty() => Some("waiting for the directory".into()),
+            (None, what) => Some(format!("waiting for the directory: {what}")),
+        }
     }
 
     async fn metrics(State(pages): State<Self>) -> Response {

@@ -143,6 +143,10 @@ impl Ledger {
     fn step(&mut self, look: Look<'_>, at: usize, parties: Vec<Party>, holdings: &mut Holdings) {
         let Look { node, view, directory, now } = look;
         let device = &view.inventory().devices[at];
+        let unit = self.units.entry(device.uuid.clone()).or_insert_with(|| Unit::new(node, now));
+        if !unit.is_of(node, now) {
+            return;
+        }
         let owners: Vec<_> =
             parties.iter().map(|party| owner(directory, &party.tenancy.pod)).collect();
         for (party, owner) in parties.iter().zip(&owners).filter(|(it, _)| it.fraction > 0.0) {
@@ -151,10 +155,7 @@ impl Ledger {
             held.1.push(party.tenancy.pod.clone());
             self.note(owner, now);
         }
-        let unit = self.units.entry(device.uuid.clone()).or_insert_with(|| Unit::new(node, now));
-        if !unit.is_of(node, now) {
-            return;
-        }
+        let Some(unit) = self.units.get_mut(&device.uuid) else { return };
         let Some(step) = unit.step(view, at, parties, now) else { return };
         let learned = unit.learned_idle_watts();
         if let Some(watts) = learned {
@@ -178,26 +179,27 @@ impl Ledger {
         node.seen = now;
         node.doubtful += u64::from(step.is_doubtful);
         let mut attributed = 0.0;
-        for (party, owner) in step.parties.iter().zip(owners).filter(|_| step.is_same) {
+        for (party, owner) in step.parties.iter().zip(owners) {
             let figures = match self.workloads.get_mut(owner) {
                 Some(row) => &mut row.figures,
                 None => of_namespace(&mut self.folded, &owner.namespace),
             };
-            figures.hold(party.fraction * step.seconds, price);
-            node.held += party.fraction * step.seconds;
-            if let Some(busy) = party.busy.filter(|_| step.is_close) {
+            if step.is_same {
+                figures.hold(party.fraction * step.seconds, price);
+                node.held += party.fraction * step.seconds;
+            }
+            if let Some(busy) = party.busy.filter(|_| step.is_same && step.is_close) {
                 figures.work(busy * step.seconds);
             }
-            if let Some((dynamic, idle)) = step.energy_of(party, idle_watts) {
-                figures.use_up(dynamic, idle);
-                attributed += dynamic + idle.unwrap_or(0.0);
-            }
+            let (dynamic, idle) = step.energy_of(party, idle_watts);
+            figures.use_up(dynamic, idle);
+            attributed += dynamic.unwrap_or(0.0) + idle.unwrap_or(0.0);
         }
         if step.is_same {
             node.free += step.free() * step.seconds;
         }
-        if let Some(joules) = step.joules {
-            node.use_up(joules, attributed.min(joules));
+        if let Some(spent) = &step.spent {
+            node.use_up(spent.joules, attributed);
         }
     }
 

@@ -25,6 +25,9 @@ pub mod frame;
 /// What a gateway tells an agent about its own node.
 pub mod brief;
 
+/// Texts of others, for a terminal.
+pub mod text;
+
 /// Addresses that are nobody's pod or Service.
 pub mod address;
 

@@ -208,7 +208,4 @@ fn fresh(readings: &Readings, age: Duration, stale_after: Duration) -> Cow<'_, R
     Cow::Owned(stale.collect())
 }
 
-/// The text without what would steer a terminal.
-pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}
+pub(super) use shared::text::plain;

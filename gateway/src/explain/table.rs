@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use comfy_table::{ContentArrangement, Table, presets};
+use shared::text::plain;
 
 use super::sentence::{plural, sentences};
 use super::{
@@ -188,12 +189,12 @@ fn table(pods: &[&PodExplanation]) -> Table {
         });
         table.add_row([
             pod.name.to_string(),
-            pod.node.clone().unwrap_or_else(|| "-".into()),
+            pod.node.as_deref().map_or_else(|| "-".into(), plain),
             pod.state.clone(),
             figure(pod.reading),
             pod.age_ms.map_or_else(|| "-".into(), |age| format!("{age} ms")),
-            devices.collect::<Vec<_>>().join(", "),
-            pod.why.clone().unwrap_or_default(),
+            plain(&devices.collect::<Vec<_>>().join(", ")),
+            pod.why.as_deref().map(plain).unwrap_or_default(),
         ]);
     }
     table

@@ -1,6 +1,6 @@
 //! Pure: what was counted for a workload, a namespace or a node.
 //!
-//! Guarantees: totals only grow; a figure of which nothing was ever known is `None`; a cost of
+//! Guarantees: totals only grow, each of them a sum of its own of what is not negative; a figure of which nothing was ever known is `None`; a cost of
 //! which a part has no price is not known, rather than too small.
 
 use shared::time::Timestamp;
@@ -70,9 +70,9 @@ impl Figures {
         add(&mut self.not_held, Some(seconds));
     }
 
-    /// Joules of its work and of its GPUs' being there.
-    pub fn use_up(&mut self, dynamic: f64, idle: Option<f64>) {
-        add(&mut self.dynamic, Some(dynamic));
+    /// Joules of its work and of its GPUs' being there, where they are known.
+    pub fn use_up(&mut self, dynamic: Option<f64>, idle: Option<f64>) {
+        add(&mut self.dynamic, dynamic);
         add(&mut self.idle, idle);
     }
 
@@ -105,6 +105,8 @@ pub struct NodeRow {
     pub joules: Option<f64>,
     /// What of them is some workload's.
     pub attributed: f64,
+    /// What of them is nobody's.
+    pub unattributed: f64,
     /// GPU-seconds held.
     pub held: f64,
     /// GPU-seconds that nobody held.
@@ -118,13 +120,15 @@ pub struct NodeRow {
 impl NodeRow {
     /// Joules that are nobody's.
     pub fn unattributed(&self) -> Option<f64> {
-        // What is left over from arithmetic is nothing.
-        self.joules.map(|joules| (joules - self.attributed).max(0.0))
+        // A difference of two totals would go back by what is left over from arithmetic.
+        self.joules.map(|_| self.unattributed)
     }
 
     /// Joules of one of its GPUs, and what of them is some workload's.
     pub fn use_up(&mut self, joules: f64, attributed: f64) {
         add(&mut self.joules, Some(joules));
+        let attributed = attributed.min(joules).max(0.0);
         self.attributed += attributed;
+        self.unattributed += joules - attributed;
     }
 }

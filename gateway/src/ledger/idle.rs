@@ -11,6 +11,7 @@ use shared::metric::Metric;
 use shared::time::Timestamp;
 
 use super::party::{Party, Tenancy};
+use super::unit;
 use crate::fleet::view::NodeView;
 
 /// A device of which less than this is used does nothing, in percent.
@@ -26,8 +27,8 @@ pub(super) struct Rest {
     pub(super) model: Arc<str>,
     /// Since when it has done nothing, if it does nothing.
     pub(super) since: Option<Timestamp>,
-    /// When this was last known.
-    pub(super) known_at: Timestamp,
+    /// Until when this stands if nothing more is said.
+    pub(super) known_until: Timestamp,
     /// Device memory that it has.
     pub(super) memory_mib: Option<f64>,
     /// When its engine was last seen to have a request.
@@ -56,7 +57,7 @@ impl Rest {
                     tenancy: party.tenancy.clone(),
                     model: party.model.clone(),
                     since: is_idle.then(|| since.unwrap_or(taken_at)),
-                    known_at: taken_at,
+                    known_until: taken_at + unit::close(view),
                     memory_mib: party.memory_mib,
                     last_request: seen.or(known.and_then(|rest| rest.last_request)),
                 }
@@ -67,8 +68,7 @@ impl Rest {
     /// How long it has done nothing, if that is known now and is no mere pause.
     pub(super) fn idle_for(&self, now: Timestamp) -> Option<Duration> {
         let idle = now.since(self.since?);
-        let is_known = now.since(self.known_at) <= super::unit::CLOSE;
-        (is_known && idle >= PAUSE).then_some(idle)
+        (now <= self.known_until && idle >= PAUSE).then_some(idle)
     }
 }
 

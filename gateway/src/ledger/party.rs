@@ -111,15 +111,23 @@ fn of_device(view: &NodeView, at: usize, fraction: f64) -> Vec<Party> {
     let row = view.row(at);
     let is_sole = pods.len() == 1;
     let whole = row.and_then(|row| row.readings.value(Metric::GpuUtilization));
-    let parts: Vec<_> =
-        pods.values().map(|places| part(&device.holders, row, places, is_sole)).collect();
-    let used: f64 = parts.iter().flatten().sum();
-    let pods = pods.into_iter().zip(parts);
-    pods.map(|(((pod, uid), places), load)| {
+    let shares: Vec<_> =
+        pods.values().map(|places| share(&device.holders, places, is_sole)).collect();
+    let shares = within(&shares, 1.0);
+    let of_pod = |metric, (places, share): (&Vec<usize>, &Option<f64>)| {
+        row.and_then(|row| part(row, metric, places, *share))
+    };
+    let loads: Vec<_> =
+        pods.values().zip(&shares).map(|it| of_pod(Metric::GpuUtilization, it)).collect();
+    // Work of several at the same time counts for each of them in full.
+    let loads = within(&loads, 100.0);
+    let used: f64 = loads.iter().flatten().sum();
+    let pods = pods.into_iter().zip(shares.into_iter().zip(loads));
+    pods.map(|(((pod, uid), places), (share, load))| {
         let is_holding = given == 0 || is_given(&places);
         let fraction_held = if is_holding { fraction / holding as f64 } else { 0.0 };
         let weight = match whole.map(|whole| whole.max(used)) {
-            None => share(&device.holders, &places, is_sole),
+            None => share,
             Some(0.0) => Some(fraction_held / fraction),
             Some(all) => load.map(|load| load / all),
         };
@@ -129,24 +137,22 @@ fn of_device(view: &NodeView, at: usize, fraction: f64) -> Vec<Party> {
             weight,
             load,
             busy: load.map(|load| load / 100.0 * fraction),
-            memory_mib: memory(&device.holders, row, &places, is_sole),
+            memory_mib: of_pod(Metric::MemoryUsedMib, (&places, &share)),
             model: device.name.clone(),
         }
     })
     .collect()
 }
 
-/// What of the device's utilisation containers at `places` have, in percent.
-fn part(holders: &[Holder], row: Option<&Row>, places: &[usize], is_sole: bool) -> Option<f64> {
-    let whole = row?.readings.value(Metric::GpuUtilization);
-    own(row?, places, Metric::GpuUtilization)
-        .or_else(|| Some(whole? * share(holders, places, is_sole)?))
+/// The same parts, made smaller where all of them together are more than there is.
+fn within(parts: &[Option<f64>], whole: f64) -> Vec<Option<f64>> {
+    let over = (parts.iter().flatten().sum::<f64>() / whole).max(1.0);
+    parts.iter().map(|part| part.map(|part| part / over)).collect()
 }
 
-fn memory(holders: &[Holder], row: Option<&Row>, places: &[usize], is_sole: bool) -> Option<f64> {
-    let whole = row?.readings.value(Metric::MemoryUsedMib);
-    own(row?, places, Metric::MemoryUsedMib)
-        .or_else(|| Some(whole? * share(holders, places, is_sole)?))
+/// What containers at `places` have of the device: what is known of themselves, else their share.
+fn part(row: &Row, metric: Metric, places: &[usize], share: Option<f64>) -> Option<f64> {
+    own(row, places, metric).or_else(|| Some(row.readings.value(metric)? * share?))
 }
 
 /// What is known of the holders themselves.

@@ -5,6 +5,7 @@
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{ContentArrangement, Table};
+use shared::text::plain;
 
 use super::report::{Counted, IdleEntry, NodeEntry, Report};
 
@@ -241,9 +242,4 @@ fn energy(joules: Option<f64>) -> String {
 fn time(seconds: f64) -> String {
     let whole = std::time::Duration::try_from_secs_f64(seconds.floor()).unwrap_or_default();
     humantime::format_duration(whole).to_string()
-}
-
-/// The text without what would steer a terminal.
-fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -1,7 +1,8 @@
 //! Pure: one GPU, from one tick to the next.
 //!
 //! Guarantees: a tick that is not newer changes nothing; nothing is said to be so between two
-//! ticks that was not so at both.
+//! ticks that was not so at both; energy is of the whole time since its counter was read before,
+//! which may be many ticks.
 
 use std::time::Duration;
 
@@ -14,8 +15,7 @@ use super::meter::{Meter, Used};
 use super::party::{Party, Tenancy};
 use crate::fleet::view::NodeView;
 
-/// Between ticks further apart than this nothing is known of what was done; three of the agent's
-/// intervals where that is longer.
+/// What was not heard of for longer may be gone.
 pub(super) const CLOSE: Duration = Duration::from_secs(10);
 /// How long a GPU must do nothing for what it draws to be what it draws idle.
 const RESTING: Duration = Duration::from_secs(10);
@@ -29,11 +29,43 @@ pub(super) struct Unit {
     /// When it was last read.
     read_at: Option<Timestamp>,
     tenants: Vec<Tenancy>,
+    /// Since when they have been seen to have it, and nobody else.
+    held_since: Timestamp,
     meter: Meter,
     rests: Vec<Rest>,
-    /// Joules and seconds since it last did something.
-    resting: Option<(f64, Duration)>,
+    resting: Option<Resting>,
     idle_watts: Option<f64>,
+}
+
+/// A GPU that does nothing.
+#[derive(Debug)]
+struct Resting {
+    /// Since when that is known.
+    since: Timestamp,
+    /// Joules within that time.
+    joules: f64,
+    /// The time that they were used in.
+    time: Duration,
+}
+
+impl Resting {
+    fn since(since: Timestamp) -> Self {
+        Self { since, joules: 0.0, time: Duration::ZERO }
+    }
+}
+
+/// Between ticks further apart than this nothing is known of what was done.
+pub(super) fn close(view: &NodeView) -> Duration {
+    CLOSE.max(view.intervals.samples * 3)
+}
+
+/// What a GPU used.
+pub(super) struct Spent {
+    pub(super) joules: f64,
+    /// In how long.
+    pub(super) seconds: f64,
+    /// Whether the same pods had it all the while, as far as that was seen.
+    pub(super) is_same: bool,
 }
 
 /// What happened between two ticks.
@@ -44,8 +76,8 @@ pub(super) struct Step {
     pub(super) is_close: bool,
     /// Whether the same pods had it at both ends.
     pub(super) is_same: bool,
-    /// What it used.
-    pub(super) joules: Option<f64>,
+    /// What it used, also before that where it was not known at the last tick.
+    pub(super) spent: Option<Spent>,
     /// Whether its total could not be true.
     pub(super) is_doubtful: bool,
     /// Who has which part now.
@@ -53,18 +85,23 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// Joules of a pod: of its work, and of its part of the GPU's being there.
+    /// Joules of a pod, where they are known to be its: of its work, and of its part of the GPU's
+    /// being there.
     pub(super) fn energy_of(
         &self,
         party: &Party,
         idle_watts: Option<f64>,
-    ) -> Option<(f64, Option<f64>)> {
-        let joules = self.joules?;
+    ) -> (Option<f64>, Option<f64>) {
+        let Some(spent) = self.spent.as_ref().filter(|spent| spent.is_same) else {
+            return (None, None);
+        };
         // Where it is not known, all is said to be work: nobody's idle is invented.
-        let idle = idle_watts.map(|watts| (watts * self.seconds).min(joules));
-        let dynamic = joules - idle.unwrap_or(0.0);
-        let dynamic = party.weight.map_or(0.0, |weight| dynamic * weight);
-        Some((dynamic, idle.map(|idle| idle * party.fraction)))
+        let idle = idle_watts.map(|watts| (watts * spent.seconds).min(spent.joules));
+        let dynamic = spent.joules - idle.unwrap_or(0.0);
+        let dynamic = party.weight.map(|weight| dynamic * weight);
+        // Who holds nothing has no part in its being there.
+        let idle = idle.filter(|_| party.fraction > 0.0);
+        (dynamic, idle.map(|idle| idle * party.fraction))
     }
 
     /// How much of it nobody holds.
@@ -81,6 +118,7 @@ impl Unit {
             seen: now,
             read_at: None,
             tenants: Vec::new(),
+            held_since: now,
             meter: Meter::default(),
             rests: Vec::new(),
             resting: None,
@@ -136,40 +174,47 @@ impl Unit {
         }
         let used = self.meter.follow(row.energy, taken_at);
         let time = before.map_or(Duration::ZERO, |before| taken_at.since(before));
-        let is_close = time <= CLOSE.max(view.intervals.samples * 3);
+        let is_close = time <= close(view);
         let tenants: Vec<_> = parties.iter().map(|party| party.tenancy.clone()).collect();
         let is_same = before.is_some() && tenants == self.tenants;
-        self.tenants = tenants;
-        let joules = match used {
-            Used::Joules(joules) => Some(joules),
+        if !is_same {
+            (self.tenants, self.held_since) = (tenants, taken_at);
+        }
+        let load = row.readings.value(Metric::GpuUtilization);
+        self.rest(load.is_some_and(|load| load == 0.0) && is_close, used, taken_at);
+        let spent = match used {
+            Used::Joules { joules, since } => Some(Spent {
+                joules,
+                seconds: taken_at.since(since).as_secs_f64(),
+                is_same: self.held_since <= since,
+            }),
             Used::Unknown | Used::Doubtful => None,
         };
-        let load = row.readings.value(Metric::GpuUtilization);
-        self.rest(load.is_some_and(|load| load == 0.0) && is_close, joules, time);
         self.rests = Rest::after(&self.rests, view, &parties, taken_at, is_close, now);
         let is_doubtful = used == Used::Doubtful;
         let seconds = time.as_secs_f64();
-        before.map(|_| Step { seconds, is_close, is_same, joules, is_doubtful, parties })
+        before.map(|_| Step { seconds, is_close, is_same, spent, is_doubtful, parties })
     }
 
     /// Learns what it draws when it does nothing.
-    fn rest(&mut self, is_resting: bool, joules: Option<f64>, time: Duration) {
-        let Some(joules) = joules.filter(|_| is_resting) else {
-            self.resting = is_resting.then_some((0.0, Duration::ZERO));
+    fn rest(&mut self, is_resting: bool, used: Used, taken_at: Timestamp) {
+        if !is_resting {
+            self.resting = None;
             return;
-        };
+        }
+        let resting = self.resting.get_or_insert(Resting::since(taken_at));
+        let Used::Joules { joules, since } = used else { return };
         // The time until it was first seen to rest may have been work.
-        let Some((sum, rested)) = &mut self.resting else {
-            self.resting = Some((0.0, Duration::ZERO));
+        if since < resting.since {
             return;
-        };
-        *sum += joules;
-        *rested += time;
-        if *rested >= RESTING {
-            let watts = *sum / rested.as_secs_f64();
+        }
+        resting.joules += joules;
+        resting.time += taken_at.since(since);
+        if resting.time >= RESTING {
+            let watts = resting.joules / resting.time.as_secs_f64();
+            *resting = Resting::since(taken_at);
             let least = self.idle_watts.map_or(watts, |known| known.min(watts));
             self.idle_watts = Some(least).filter(|watts| *watts > 0.0);
-            self.resting = Some((0.0, Duration::ZERO));
         }
     }
 }

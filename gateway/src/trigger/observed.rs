@@ -289,6 +289,7 @@ mod tests {
             mig: None,
             health: None,
             reason: None,
+            health: None,
             holders: Vec::new(),
         };
         let devices = uuids.iter().zip(0..).map(device).collect();

@@ -21,6 +21,8 @@ use crate::cases::{World, at, ready};
 
 /// No joule is lost or made up.
 mod conservation;
+/// Readings that are missing, and parts that are not known.
+mod unknown;
 
 const MODEL: &str = "NVIDIA H100 80GB HBM3";
 
@@ -428,4 +430,28 @@ fn two_nodes_that_claim_one_gpu_are_not_counted_twice() {
     let report = report(&ledger, &world, at(100.0));
     near(of(&report, "llm").joules, 10_000.0);
     near(Some(of(&report, "llm").gpu_seconds_held), 100.0);
+}
+
+#[test]
+fn a_claim_that_does_not_count_leaves_no_row_and_holds_nothing() {
+    let mut world = World::new();
+    world.workload("llm", 1, &[ready("a")], at(0.0));
+    let agents = [world.agent("n1"), world.agent("n2")];
+    let mut ledger = Ledger::default();
+    for second in (0..=10).map(f64::from) {
+        push(&agents[0], &[gpu("u1", 50.0, 100.0 * second, &["a"])], at(second));
+        // The same workload's and a stranger's pod, on a GPU that is another node's.
+        push(&agents[1], &[gpu("u1", 50.0, 100.0 * second, &["a", "z"])], at(second));
+        look(&mut ledger, &world, at(second));
+    }
+    world.workload("llm", 0, &[], at(10.5));
+    for second in (11..=20).map(f64::from) {
+        agents.iter().for_each(|agent| {
+            push(agent, &[gpu("u1", 0.0, 100.0 * second, &[])], at(second));
+        });
+        look(&mut ledger, &world, at(second));
+    }
+    let report = report(&ledger, &world, at(20.0));
+    near(of(&report, "llm").gpu_seconds_not_held, 10.0);
+    assert_eq!(report.workloads.len(), 1, "{:#?}", report.workloads);
 }

@@ -184,6 +184,9 @@ async fn keda_that_is_installed_later_is_waited_for() {
     let (status, body) = gateway.get("/readyz").await;
     let waits = "waiting for the directory: scaledobjects, scaledjobs not listed yet\n";
     assert_eq!((status, body.as_str()), (503, waits));
+    let (status, body) = gateway.get("/api/v1/ledger").await;
+    let error = json!({"error": waits.trim_end()}).to_string();
+    assert_eq!((status, body), (503, error), "it counts nothing yet and says why");
     let trigger = gateway.trigger("ml/so", UTILIZATION).await;
     assert_eq!(trigger.value().await.unwrap_err().code(), Code::Unavailable);
     trigger.spec().await.unwrap();
