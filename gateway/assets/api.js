@@ -5,6 +5,13 @@ const KEY = "gpu-gateway-token";
 /** The gateway wants a token, or another one. */
 export class Denied extends Error {}
 
+let tellDenied = () => {};
+
+/** Has `listener(error)` called when the token that is kept turns out not to be the right one. */
+export function onDenied(listener) {
+  tellDenied = listener;
+}
+
 export function setToken(token) {
   sessionStorage.setItem(KEY, token);
 }
@@ -18,7 +25,12 @@ export async function ask(path, options = {}) {
   const token = sessionStorage.getItem(KEY);
   const headers = token ? { authorization: `Bearer ${token}` } : {};
   const answer = await fetch(path, { ...options, headers });
-  if (answer.status === 401) throw new Denied("the gateway wants its token");
+  if (answer.status === 401) {
+    const error = new Denied("the gateway wants its token");
+    // An answer to a token that has been replaced since says nothing of the new one.
+    if (token === sessionStorage.getItem(KEY)) tellDenied(error);
+    throw error;
+  }
   return answer;
 }
 

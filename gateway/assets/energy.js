@@ -2,7 +2,7 @@
 
 import { json, poll } from "./api.js";
 import { empty, h } from "./dom.js";
-import { DASH, energy, gpuHours, number, span } from "./format.js";
+import { count, DASH, energy, gpuHours, number, span } from "./format.js";
 
 export const title = "Energy";
 
@@ -46,16 +46,22 @@ function figures(entry) {
     entry.gramsCo2e === null || entry.gramsCo2e === undefined ? DASH : `${number(entry.gramsCo2e)} g`];
 }
 
+/** What the nodes add up to; a sum that leaves some out says so, and of nothing known there is none. */
+function total(nodes, key) {
+  const known = nodes.map((node) => node[key] ?? null).filter((joules) => joules !== null);
+  if (known.length === 0) return DASH;
+  const left = nodes.length - known.length;
+  return `${energy(known.reduce((sum, joules) => sum + joules, 0))}${left ? ` (without ${count(left, "node")} where it is not known)` : ""}`;
+}
+
 const FIGURES = [["Held", "n"], ["Busy", "n"], ["Busy of held", "n"], ["Not held", "n"], ["Energy", "n"], ["Cost", "n"], ["CO₂e", "n"]];
 
 function show(ledger) {
   const most = (a, b) => (b.joules ?? 0) - (a.joules ?? 0);
   const workloads = [...ledger.workloads].sort(most);
-  const total = (key) => ledger.nodes.reduce((sum, node) => (node[key] === null || sum === null ? sum : sum + node[key]), 0);
   const idle = [...ledger.idle].sort((a, b) => b.idleSeconds - a.idleSeconds);
-  const left = total("joulesUnattributed");
   return [
-    h("p", {}, `Since this replica started, ${span(ledger.sinceSeconds)} ago: ${energy(total("joules"))} in all, ${energy(left)} of it nobody's. “Not held” is GPU time that scale-to-zero left to others.`),
+    h("p", {}, `Since this replica started, ${span(ledger.sinceSeconds)} ago: ${total(ledger.nodes, "joules")} in all, ${total(ledger.nodes, "joulesUnattributed")} of it nobody's. “Not held” is GPU time that scale-to-zero left to others.`),
     h("h2", {}, "Idle: held, and not busy"),
     table("Idle GPUs", [["Pod"], ["Workload"], ["GPU"], ["Idle for", "n"], ["Memory held", "n"], ["Last request", "n"]],
       idle.map((entry) => [`${entry.namespace}/${entry.pod}`, entry.workload ? `${entry.workload.kind} ${entry.workload.name}` : "no workload",

@@ -173,8 +173,8 @@ class Fleet {
     const facts = [
       ["GPUs", `${number(cells.length)} on ${count(shape.nodes.length, "node")}`],
       ["Free", free.map(([model, amount]) => `${number(amount)} ${model}`).join(", ") || "none"],
-      ["Mean utilization", mean === null ? "–" : `${number(mean)} %`],
-      ["Power", power === null ? "–" : power >= 1000 ? `${number(power / 1000)} kW` : `${number(power)} W`],
+      ["Mean utilization", mean === null ? "–" : `${number(mean)} %${some(busy, cells)}`],
+      ["Power", power === null ? "–" : `${power >= 1000 ? `${number(power / 1000)} kW` : `${number(power)} W`}${some(watts, cells)}`],
       ["Need attention", bad.length ? count(bad.length, "GPU") : "none"],
     ];
     const text = facts.flat().join("|");
@@ -204,4 +204,9 @@ function nobody() {
     "An agent runs on every GPU node and pushes what its GPUs do to port 6001 of this gateway.",
     "In a cluster: see that the DaemonSet gpu-agent has a pod on each GPU node. By hand: gpu-agent run --gateway http://THIS-HOST:6001",
     "Where an agent runs and nothing comes: gpu-agent doctor says where the way is broken.");
+}
+
+/** That a figure is made of some only, where it is. */
+function some(known, all) {
+  return known.length === all.length ? "" : ` (${number(known.length)} of ${count(all.length, "GPU")})`;
 }

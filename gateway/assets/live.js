@@ -1,7 +1,7 @@
 // The gateway's live stream. fetch instead of EventSource, because only fetch can send the token.
 // A hidden tab lets go of its stream: a browser has few connections to one place.
 
-import { ask, Denied } from "./api.js";
+import { ask, Denied, onDenied } from "./api.js";
 import { learn } from "./format.js";
 
 const SILENT_AFTER = 6_000;
@@ -31,9 +31,15 @@ function link(now, why = "") {
   tell("link");
 }
 
+/** What an event's line of that name says. Split, because `.` and `$` also stop at U+2028, which names may have. */
+function field(lines, name) {
+  return lines.find((line) => line.startsWith(`${name}: `))?.slice(name.length + 2);
+}
+
 function take(event) {
-  const name = /^event: (.*)$/m.exec(event)?.[1];
-  const data = /^data: (.*)$/m.exec(event)?.[1];
+  const lines = event.split("\n");
+  const name = field(lines, "event");
+  const data = field(lines, "data");
   if (!name || !data || !(name in state)) return;
   state[name] = JSON.parse(data);
   if (name === "shape") learn(state.shape.metrics);
@@ -85,8 +91,9 @@ export async function run() {
       await rest(50 + Math.random() * 200);
       continue;
     } catch (error) {
+      const denied = stop.signal.reason instanceof Denied;
       stop.abort();
-      if (error instanceof Denied) {
+      if (denied || error instanceof Denied) {
         link("denied");
         await new Promise((resume) => (wake = resume));
         continue;
@@ -109,6 +116,9 @@ export async function run() {
 export function retry() {
   wake();
 }
+
+// Where a page is refused, the token is another one by now: the stream, which is older, is not to be trusted with it.
+onDenied((error) => stop.abort(error));
 
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) return;

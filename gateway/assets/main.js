@@ -20,6 +20,7 @@ let asks = false;
 function route() {
   const [name, ...parameters] = location.hash.replace(/^#\//, "").split("/");
   const known = Object.hasOwn(PAGES, name) ? name : "fleet";
+  if (known === "workload" && !(parameters[0] && parameters[1])) return ["workloads", []];
   try {
     return [known, parameters.map(decodeURIComponent)];
   } catch {

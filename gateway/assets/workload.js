@@ -31,11 +31,12 @@ class Workload {
     this.picture = h("div", {});
     this.pods = h("div", {});
     this.chart = new Chart();
+    this.left = h("p", { class: "note", hidden: true }, "No history is kept of this trigger: the gateway has no more room.");
     this.history = h("section", { hidden: true }, h("h2", {}, "How it came to be so"), this.chart.root);
     this.changes = h("section", {});
     this.trouble = h("div", {});
     root.append(h("p", {}, h("a", { href: "#/workloads" }, "← All workloads")), this.heading, this.target, this.trouble, this.which,
-      this.verdict, this.picture, this.history, this.pods, this.changes);
+      this.verdict, this.picture, this.left, this.history, this.pods, this.changes);
     this.resized = () => this.timeline && this.chart.draw(this.timeline.history, this.timeline.entries);
     addEventListener("resize", this.resized);
     poll(LOOK_SECONDS, () => this.isOpen, () => this.look());
@@ -78,6 +79,7 @@ class Workload {
     this.timeline = timeline?.triggers.find((entry) => entry.trigger === this.chosen) ?? null;
     this.draw(explanation, trigger);
     this.history.hidden = !this.timeline;
+    this.left.hidden = Boolean(this.timeline) || !state.tick?.triggersLeftOut;
     if (this.timeline) {
       this.chart.draw(this.timeline.history, this.timeline.entries);
       this.list(this.timeline);

@@ -31,7 +31,8 @@ class Workloads {
     this.tools = h("div", { class: "tools" }, h("label", { for: "filter" }, "Show"), filter);
     this.scroll = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Workloads" }, this.table);
     this.none = h("div", {});
-    root.append(h("h1", {}, "Workloads"), this.tools, this.none, this.scroll);
+    this.left = h("p", { class: "warn", hidden: true });
+    root.append(h("h1", {}, "Workloads"), this.tools, this.left, this.none, this.scroll);
     this.hasLedger = true;
     poll(10, () => this.isOpen && this.hasLedger, () => this.account());
   }
@@ -73,6 +74,8 @@ class Workloads {
     shown.sort((a, b) => this.order.get(a.id) - this.order.get(b.id));
     this.scroll.hidden = shown.length === 0;
     this.tools.hidden = all.length === 0;
+    this.left.hidden = !tick.triggersLeftOut;
+    setText(this.left, leftOut(tick.triggersLeftOut));
     this.say(all, shown);
     keyed(this.rows, shown, (row) => row.id, () => h("tr", {}, h("th", { scope: "row" }), HEADS.slice(1).map(() => h("td", {}))),
       (row, item) => this.fill(row, item));
@@ -121,6 +124,11 @@ class Workloads {
     setClass(why.firstChild, kind);
     setText(why.lastChild, trigger.reason);
   }
+}
+
+function leftOut(amount) {
+  const [more, it] = amount === 1 ? ["1 more trigger is", "it"] : [`${number(amount)} more triggers are`, "them"];
+  return `${more} not in this list, and no history is kept of ${it}: there is no more room. gpu-gateway explain NAMESPACE/NAME explains ${it} all the same.`;
 }
 
 /** Draws a cell anew where what it is drawn from is something else. */

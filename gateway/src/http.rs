@@ -34,7 +34,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::error_handling::HandleErrorLayer;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
@@ -106,6 +106,14 @@ async fn nothing_there() -> Response {
     (StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response()
 }
 
+/// What the API says is kept by no cache, and is nothing but what it is said to be.
+async fn keep_private(mut answer: Response) -> Response {
+    let headers = answer.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    answer
+}
+
 impl Pages {
     /// Pages about `answers`.
     pub fn new(
@@ -152,6 +160,7 @@ impl Pages {
             .route("/api/v1/events", get(Self::events))
             .route("/api", get(dashboard::routes))
             .route_layer(check)
+            .route_layer(middleware::map_response(keep_private))
             .route("/", get(dashboard::page))
             .route("/assets/{name}", get(dashboard::asset))
             .route("/metrics", get(Self::metrics))
@@ -234,14 +243,18 @@ impl Pages {
         match timeline::timeline(&pages.timelines, clock, &namespace, &name) {
             Some(timeline) => Json(timeline).into_response(),
             None => {
-                let error = format!("no trigger of {namespace}/{name} has been looked at");
+                let error = timeline::missing(&pages.timelines, &namespace, &name);
                 (StatusCode::NOT_FOUND, Json(json!({ "error": error }))).into_response()
             }
         }
     }
 
     async fn events(State(pages): State<Self>) -> Response {
-        pages.events.answer(pages.shutdown.clone())
+        // Who came with a token that counts no longer comes again with one that does.
+        let token = pages.token.map(|token| (token.get(), token));
+        let may_stay =
+            move || token.as_ref().is_none_or(|(known, token)| Arc::ptr_eq(known, &token.get()));
+        pages.events.answer(pages.shutdown.clone(), may_stay)
     }
 }
 

@@ -1,8 +1,8 @@
 //! What was decided lately, trigger by trigger, and why it changed.
 //!
 //! Guarantees: fed by one loop that leaves KEDA's calls their room, never by the calls themselves;
-//! at most `MAX_TRIGGERS` triggers are remembered, each with so many changes and samples, and one
-//! that is gone is forgotten. Nothing is decided by what is remembered here.
+//! at most `MAX_TRIGGERS` triggers are remembered, each with so many changes and samples; how many
+//! found no room is counted, and one that is gone is forgotten. Nothing is decided by what is remembered here.
 
 /// One look at one trigger.
 pub mod look;
@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use shared::identity::ScaledObjectKey;
 use shared::time::Timestamp;
@@ -47,6 +48,8 @@ pub struct Timelines {
     records: Mutex<BTreeMap<TriggerKey, Record>>,
     activations: Family<OfTrigger, Counter>,
     changes: Family<OfTrigger, Counter>,
+    kept: Gauge,
+    left_out: Gauge,
 }
 
 /// One trigger: its place among those of its ScaledObject, and its name for KEDA.
@@ -94,6 +97,10 @@ impl Timelines {
         registry.register("trigger_activations", help, self.activations.clone());
         let help = "Changes of the decision noted in the timeline";
         registry.register("trigger_changes", help, self.changes.clone());
+        let help = format!("Triggers whose timeline is kept; {MAX_TRIGGERS} at most");
+        registry.register("timelines", help, self.kept.clone());
+        let help = "Triggers that there is no room for: neither timeline nor dashboard has them";
+        registry.register("timelines_left_out", help, self.left_out.clone());
     }
 
     /// Takes one look at a trigger, and returns what is new.
@@ -118,6 +125,15 @@ impl Timelines {
             self.activations.remove(&(&key).into());
             self.changes.remove(&(&key).into());
         }
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let kept = self.records.lock().len();
+        self.kept.set(count(kept));
+        self.left_out.set(count(known.len().saturating_sub(kept)));
+    }
+
+    /// Triggers that were known at the last round and had no room.
+    pub fn left_out(&self) -> u64 {
+        u64::try_from(self.left_out.get()).unwrap_or_default()
     }
 
     /// Shows every record to `show`, in order of namespace, name and place.

@@ -79,12 +79,19 @@ pub(super) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Respo
     }
 }
 
+/// Whether a browser that has `known` has what has `tag`, which is strong and has no comma.
+fn is_same(known: &str, tag: &str) -> bool {
+    known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag
+}
+
 /// A file that may be kept as long as it is asked for whether it is still the same.
 fn file(headers: &HeaderMap, kind: &'static str, text: &'static str) -> Response {
     let hash = digest(&SHA256, text.as_bytes());
     let tag: String = hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let tag = format!("\"{tag}\"");
-    let known = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known == tag.as_str());
+    let known = headers.get_all(header::IF_NONE_MATCH).iter();
+    let mut known = known.filter_map(|value| value.to_str().ok()).flat_map(|it| it.split(','));
+    let is_known = known.any(|known| is_same(known.trim(), &tag));
     let said = [
         (header::CONTENT_TYPE, kind),
         (header::CACHE_CONTROL, "no-cache"),
@@ -95,7 +102,7 @@ fn file(headers: &HeaderMap, kind: &'static str, text: &'static str) -> Response
         (header::VARY, "accept"),
     ];
     let tag = [(header::ETAG, tag)];
-    if known {
+    if is_known {
         return (StatusCode::NOT_MODIFIED, said, tag).into_response();
     }
     (said, tag, text).into_response()

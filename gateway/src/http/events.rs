@@ -99,8 +99,12 @@ impl Events {
         }
     }
 
-    /// Answers one client.
-    pub fn answer(&self, shutdown: CancellationToken) -> Response {
+    /// Answers one client, until it may not stay any longer.
+    pub fn answer(
+        &self,
+        shutdown: CancellationToken,
+        may_stay: impl Fn() -> bool + Send + 'static,
+    ) -> Response {
         let Ok(place) = self.room.clone().try_acquire_owned() else {
             let error = format!("{MAX_CLIENTS} streams are open, no more are served");
             let again = [(header::RETRY_AFTER, "10")];
@@ -121,12 +125,9 @@ impl Events {
                 () = tokio::time::sleep(STAY) => {}
             }
         };
-        let headers = [
-            (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
-            (header::CACHE_CONTROL, "no-store"),
-            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        ];
-        (headers, Body::from_stream(pieces.take_until(Box::pin(end)))).into_response()
+        let pieces = pieces.take_while(move |_| std::future::ready(may_stay()));
+        let kind = [(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")];
+        (kind, Body::from_stream(pieces.take_until(Box::pin(end)))).into_response()
     }
 }
 

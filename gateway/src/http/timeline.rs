@@ -10,7 +10,7 @@ use shared::time::Timestamp;
 use crate::explain::CoverageExplanation;
 use crate::timeline::look::Look;
 use crate::timeline::record::{COLUMNS, Entry, Record, SAMPLE_EVERY};
-use crate::timeline::{Timelines, TriggerKey};
+use crate::timeline::{MAX_TRIGGERS, Timelines, TriggerKey};
 use crate::trigger::number::thousandths;
 
 /// The timelines of the triggers of `namespace/name`; `None` if none is known of it.
@@ -28,6 +28,18 @@ pub(super) fn timeline(
     });
     let known = !triggers.is_empty();
     known.then(|| json!({ "namespace": namespace, "name": name, "triggers": triggers }))
+}
+
+/// Why there is no timeline of `namespace/name`.
+pub(super) fn missing(timelines: &Timelines, namespace: &str, name: &str) -> String {
+    let not = format!("no trigger of {namespace}/{name} has been looked at");
+    match timelines.left_out() {
+        0 => not,
+        left_out => format!(
+            "{not}: it is none that is known, or one of the {left_out} that there is no room for \
+             beside {MAX_TRIGGERS} timelines"
+        ),
+    }
 }
 
 fn trigger(key: &TriggerKey, record: &Record, clock: Clock) -> Value {

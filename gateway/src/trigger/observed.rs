@@ -289,7 +289,6 @@ mod tests {
             mig: None,
             health: None,
             reason: None,
-            health: None,
             holders: Vec::new(),
         };
         let devices = uuids.iter().zip(0..).map(device).collect();

@@ -16,7 +16,8 @@ const LEDGER = {
   sinceSeconds: 90_000,
   workloads: [{ namespace: "ai", kind: "Deployment", name: "chat", ...FIGURES }],
   namespaces: [{ namespace: "ai", ...FIGURES }],
-  nodes: [{ node: "n1", joules: 5_500_000, joulesAttributed: 5_400_000, joulesUnattributed: 100_000, gpuSecondsHeld: 43_200, gpuSecondsFree: 0 }],
+  nodes: [{ node: "n1", joules: 5_500_000, joulesAttributed: 5_400_000, joulesUnattributed: 100_000, gpuSecondsHeld: 43_200, gpuSecondsFree: 0 },
+    { node: "n2", joules: null, joulesAttributed: null, joulesUnattributed: null, gpuSecondsHeld: 0, gpuSecondsFree: 0 }],
   idle: [
     { namespace: "research", pod: "notebook-0", workload: null, node: "n1", uuid: "GPU-n1-2", model: "H100", idleSeconds: 7_200, memoryUsedMib: 61_440, lastRequestSecondsAgo: null },
     { namespace: "ai", pod: "chat-1", workload: { kind: "Deployment", name: "chat" }, node: "n1", uuid: "GPU-n1-1", model: null, idleSeconds: 300, memoryUsedMib: null, lastRequestSecondsAgo: 310 },
@@ -70,6 +71,17 @@ export const tests = {
       await page.goto(`${stage.url}/#/${address}`);
       await page.locator("h1").waitFor();
     }
+    await page.goto(`${stage.url}/#/workload`);
+    await has(page, "ai/vision");
+    assert.match(await page.title(), /^Workloads/);
+  },
+
+  async "triggers that there is no room for are counted"(stage, browser) {
+    const names = Array.from({ length: 2_002 }, (_, at) => `so-${at}`);
+    stage.directory([], names.map((name) => ({ namespace: "ai", name, target: { name }, triggers: [{ type: "external-push", metadata: {} }] })));
+    await stage.start();
+    const page = await open(stage, browser, "workloads");
+    await eventually("it says so", async () => (await page.locator("main > p.warn").textContent()).startsWith("2 more triggers are not in this list"));
   },
 
   async "what this gateway's ledger counted is on the energy page"(stage, browser) {
@@ -148,7 +160,7 @@ export const tests = {
   },
 
   async "hostile names are text and nothing else"(stage, browser) {
-    const evil = '<img src=x onerror="document.title=1">"\'&amp;\u202e';
+    const evil = '<img src=x onerror="document.title=1">"\'&amp;\u202e\u2028\u2029';
     stage.directory([], []);
     await stage.start();
     const model = { name: "<script>document.title='x'</script>", reason: "<b>bold</b>" };
@@ -207,7 +219,7 @@ export const tests = {
     await page.route("**/api/v1/ledger", (route) => route.fulfill({ json: LEDGER }));
     await page.goto(`${stage.url}/#/energy`);
     await has(page, "1.5 kWh");
-    for (const text of ["research/notebook-0", "no workload", "2.0 h", "60 GiB", "not known", "ai/chat (Deployment)", "12 GPU-h", "42 g"]) await has(page, text);
+    for (const text of ["research/notebook-0", "no workload", "2.0 h", "60 GiB", "not known", "ai/chat (Deployment)", "12 GPU-h", "42 g", "1.53 kWh (without 1 node where it is not known) in all"]) await has(page, text);
     for (const colorScheme of ["light", "dark"]) {
       await page.emulateMedia({ colorScheme });
       assert.deepEqual(await browser.audit(page), []);
@@ -215,6 +227,9 @@ export const tests = {
     await page.goto(`${stage.url}/#/workloads`);
     await has(page, "1 idle for");
     assert.deepEqual(await browser.audit(page), []);
+    await page.route("**/api/v1/ledger", (route) => route.fulfill({ json: { ...LEDGER, nodes: LEDGER.nodes.slice(1) } }));
+    await page.goto(`${stage.url}/#/energy`);
+    await has(page, "– in all, – of it nobody's");
   },
 
   async "many tabs are served, and one that does not read delays nobody"(stage, browser) {
@@ -291,6 +306,10 @@ export const tests = {
     await page.reload();
     await label(page, ["96 %", "GPU 0 on n1"]);
     await page.goto(`${stage.url}/#/workload/ai/chat`);
+    await has(page, "KEDA is told");
+    fs.writeFileSync(stage.file("token"), "another-token-of-some-length\n");
+    await page.getByLabel("Token").fill("another-token-of-some-length", { timeout: 60_000 });
+    await page.keyboard.press("Enter");
     await has(page, "KEDA is told");
   },
 

@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 
 use crate::support::{Node, TestAgent, TestGateway, eventually, gpu, soon};
 use gateway::http::events::MAX_CLIENTS;
+use gateway::timeline::MAX_TRIGGERS;
 
 /// `ai/vllm` with one ready pod, scaled by the one trigger of `ai/vllm-so`.
 const DECLARED: &str = "
@@ -113,6 +114,8 @@ async fn a_browser_gets_the_page_and_anything_else_the_routes() {
     for (path, headers) in [("/", &[][..]), ("/", &[("accept", "*/*")]), ("/api", &browser)] {
         let routes = ask(gateway.http, path, headers).await;
         assert_eq!(routes.headers()["content-type"], "text/plain; charset=utf-8");
+        let is_api = path == "/api";
+        assert_eq!(routes.headers().contains_key("cache-control"), is_api, "{path}");
         assert!(text(routes).await.contains("/api/v1/scaledobjects/NAMESPACE/NAME/timeline"));
     }
 }
@@ -153,8 +156,14 @@ async fn every_asset_is_served_under_the_policy_and_asks_for_nothing_elsewhere()
         assert_eq!(answer.status(), 200, "{name}");
         is_locked(answer.headers());
         let tag = answer.headers()["etag"].to_str().unwrap().to_owned();
-        let again = ask(gateway.http, &format!("/assets/{name}"), &[("if-none-match", &tag)]).await;
-        assert_eq!(again.status(), StatusCode::NOT_MODIFIED, "{name}");
+        let again = async |known: &str| {
+            let known = [("if-none-match", known)];
+            ask(gateway.http, &format!("/assets/{name}"), &known).await.status()
+        };
+        for known in [&tag, &format!("W/{tag}"), &format!("\"other\", W/{tag}"), "*"] {
+            assert_eq!(again(known).await, StatusCode::NOT_MODIFIED, "{name}: {known}");
+        }
+        assert_eq!(again("W/\"other\"").await, 200, "{name}");
         assert_eq!(text(answer).await, content, "{name}");
         served += 1;
     }
@@ -164,6 +173,16 @@ async fn every_asset_is_served_under_the_policy_and_asks_for_nothing_elsewhere()
     for path in ["/assets/", "/assets/nothing.js", "/assets/..%2fCargo.toml", "/assets/index.html"]
     {
         assert_eq!(gateway.get(path).await.0, 404, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_cache_keeps_what_the_api_says() {
+    let gateway = TestGateway::start(DECLARED).await;
+    for path in ["nodes", "pods", "workloads", "ledger", "events", "scaledobjects/ai/no/explain"] {
+        let answer = ask(gateway.http, &format!("/api/v1/{path}"), &[]).await;
+        assert_eq!(answer.headers()["cache-control"], "no-store", "{path}");
+        assert_eq!(answer.headers()["x-content-type-options"], "nosniff", "{path}");
     }
 }
 
@@ -344,4 +363,30 @@ async fn a_scaled_object_that_is_gone_leaves_no_timeline_and_no_series() {
     let (_, metrics) = gateway.get("/metrics").await;
     assert!(!metrics.contains("gpu_gateway_trigger_changes_total{"), "{metrics}");
     assert_eq!(gateway.get("/api/v1/scaledobjects/ai/unknown/timeline").await.0, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn triggers_that_there_is_no_room_for_are_counted_wherever_they_are_missed() {
+    let mut directory = String::from("scaledObjects:\n");
+    for at in 0..=MAX_TRIGGERS {
+        let name = format!("so-{at:04}");
+        directory += &format!("  - {{namespace: ai, name: {name}, target: {{name: {name}}}, ");
+        directory += "triggers: [{metadata: {}}]}\n";
+    }
+    let gateway = TestGateway::start(&directory).await;
+    let mut stream = Stream::open(&gateway).await;
+    let tick = eventually("all are looked at", async || {
+        let tick = stream.event("tick").await;
+        if tick["triggersLeftOut"] == 1 { Ok(tick) } else { Err(tick["triggersLeftOut"].clone()) }
+    })
+    .await;
+    assert_eq!(tick["triggers"].as_array().unwrap().len(), MAX_TRIGGERS);
+    let (status, body) = gateway.get("/api/v1/scaledobjects/ai/so-2000/timeline").await;
+    assert_eq!(status, 404);
+    assert!(
+        body.contains("one of the 1 that there is no room for beside 2000 timelines"),
+        "{body}"
+    );
+    assert_eq!(gateway.metric("gpu_gateway_timelines", "").await, 2_000.0);
+    assert_eq!(gateway.metric("gpu_gateway_timelines_left_out", "").await, 1.0);
 }

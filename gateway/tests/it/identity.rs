@@ -9,7 +9,7 @@ use gateway::config::ServeConfig;
 use gateway::config::identity::AgentAuth;
 use gateway::identity::token::Rules;
 use gateway::tls::Files;
-use http_body_util::Empty;
+use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Bytes;
 use hyper::{Request, StatusCode};
 use hyper_util::client::legacy::Client;
@@ -507,8 +507,15 @@ async fn the_http_token_guards_the_api_and_leaves_probes_and_metrics_open() {
     let with = [&explain[..], &["--token-file", &token_file]].concat();
     let (code, _, said) = crate::http::run(&with).await;
     assert_eq!(code, Some(0), "{said}");
-    // A new one takes its place.
+    // A new one takes its place, and who came with the old one is sent away.
+    let opened = Request::get(format!("http://{}/api/v1/events", gateway.http))
+        .header("authorization", "Bearer first-token-of-the-api");
+    let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
+    let stream = client.request(opened.body(Empty::new()).unwrap());
+    let mut stream = soon("the stream", stream).await.unwrap().into_body();
+    soon("an event", stream.frame()).await.unwrap().unwrap();
     std::fs::write(&file, "second-token-of-the-api").unwrap();
+    soon("the stream ends", async { while stream.frame().await.is_some() {} }).await;
     eventually("the new token counts", async || {
         let status = get_with(&gateway, "/api/v1/nodes", "Bearer second-token-of-the-api").await;
         if status == 200 { Ok(()) } else { Err(status) }

@@ -3,6 +3,8 @@
 use gateway::config::ServeConfig;
 use serde_json::{Value, json};
 use shared::health::{Health, RecoveryAction, Throttle, XidCount};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 use crate::http::run;
 use crate::support::{Node, TestAgent, TestGateway, eventually, gpu};
@@ -119,6 +121,69 @@ async fn the_command_writes_tables_json_and_csv_of_which_no_cell_is_a_formula() 
     assert!(json["sinceSeconds"].as_f64() > Some(0.0));
     let (code, _, log) = run(&["ledger", "--server", "http://127.0.0.1:1"]).await;
     assert_eq!(code, Some(1), "{log}");
+}
+
+/// A server that answers every request with this, and then holds the connection or ends it.
+async fn foreign(answer: Vec<u8>, then_holds: bool) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let server = format!("http://{}", listener.local_addr().expect("an address"));
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let mut request = [0; 4096];
+            // A client that has seen enough closes.
+            socket.read(&mut request).await.ok();
+            socket.write_all(&answer).await.ok();
+            if then_holds {
+                held.push(socket);
+            }
+        }
+    });
+    server
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_begins_an_answer_and_stalls_is_waited_for_no_longer_than_one_that_is_mute() {
+    let server = foreign(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".into(), true).await;
+    let explain = ["explain", "ai/vllm-so", "--server", &server];
+    let ledger = ["ledger", "--server", &server];
+    let (explained, counted) = tokio::join!(run(&explain), run(&ledger));
+    for (code, said, log) in [explained, counted] {
+        assert_eq!((code, said.as_str()), (Some(1), ""));
+        assert!(log.contains(&format!("{server} did not end its answer within 10 s")), "{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_ledger_is_said_to_be_none_and_never_printed() {
+    let html = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n<html>hello</html>";
+    let server = foreign(html.into(), false).await;
+    for arguments in [
+        &["ledger", "-o", "json"][..],
+        &["ledger", "-o", "csv"],
+        &["ledger"],
+        &["explain", "ai/vllm-so", "-o", "json"],
+        &["explain", "ai/vllm-so"],
+    ] {
+        let (code, said, log) = run(&[arguments, &["--server", &server]].concat()).await;
+        assert_eq!((code, said.as_str()), (Some(1), ""), "{arguments:?}");
+        assert!(log.contains(&format!("{server} answers, but not this API: ")), "{log}");
+    }
+    let long = format!("\x1b]0;owned\x07 {}", "word ".repeat(1_000));
+    let spaces = " ".repeat(65 << 20);
+    for (head, body, words) in [
+        ("404 Not Found", "", "404 Not Found: it has no /api/v1/ledger; is it a gateway"),
+        ("500 Oh", long.as_str(), "500 Internal Server Error: ]0;owned word word"),
+        ("500 Oh", "{\"error\": \"\\u001b[31mred\"}", "500 Internal Server Error: [31mred"),
+        ("200 OK", &spaces, "the answer is longer than 64 MiB"),
+    ] {
+        let answer = format!("HTTP/1.1 {head}\r\nconnection: close\r\n\r\n{body}");
+        let server = foreign(answer.into(), false).await;
+        let (code, _, log) = run(&["ledger", "--server", &server]).await;
+        assert_eq!(code, Some(1), "{log}");
+        assert!(log.contains(words) && log.contains(&server), "{log}");
+        assert!(log.len() < 500 && !log.trim().contains(char::is_control), "{log:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

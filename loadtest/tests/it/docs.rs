@@ -36,7 +36,11 @@ fn pages() -> BTreeMap<PathBuf, Page> {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if path.is_dir() && !name.starts_with('.') && name != "target" && !path.is_symlink() {
+            if path.is_dir()
+                && !name.starts_with('.')
+                && !matches!(&*name, "target" | "node_modules")
+                && !path.is_symlink()
+            {
                 walk(&path, found);
             } else if name.ends_with(".md") {
                 found.push(path);

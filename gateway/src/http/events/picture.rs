@@ -140,6 +140,8 @@ pub(super) struct Tick {
     conflicts: Vec<String>,
     readings: BTreeMap<&'static str, Vec<Option<f64>>>,
     triggers: Vec<Trigger>,
+    /// Triggers that there was no room for among them.
+    triggers_left_out: u64,
 }
 
 #[derive(Serialize)]
@@ -200,6 +202,7 @@ pub(super) fn tick(
         conflicts: conflicts.iter().map(|conflict| conflict.uuid.to_string()).collect(),
         readings: BTreeMap::new(),
         triggers: triggers(answers, timelines),
+        triggers_left_out: timelines.left_out(),
     };
     tick.read(nodes, now);
     tick

@@ -4,6 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use clap::{Args as _, CommandFactory as _, Parser as _};
+use loadtest::measure::fleet::FleetArgs;
+use loadtest::measure::keda::KedaArgs;
+use loadtest::measure::repeat::RepeatArgs;
 use loadtest::replay;
 
 use super::{pages, root};
@@ -32,6 +35,12 @@ fn known_flags() -> BTreeMap<String, BTreeSet<String>> {
     flags(&gateway::config::Cli::command(), "gpu-gateway", &mut known);
     let replay = replay::command::Args::augment_args(clap::Command::new("replay"));
     flags(&replay, "loadtest replay", &mut known);
+    let keda = KedaArgs::augment_args(clap::Command::new("keda"));
+    flags(&keda, "loadtest keda", &mut known);
+    let fleet = FleetArgs::augment_args(clap::Command::new("fleet"));
+    flags(&fleet, "loadtest fleet", &mut known);
+    let repeat = RepeatArgs::augment_args(clap::Command::new("repeat"));
+    flags(&repeat, "loadtest repeat", &mut known);
     known
 }
 
