@@ -132,7 +132,7 @@ async fn foreign(answer: Vec<u8>, then_holds: bool) -> String {
         while let Ok((mut socket, _)) = listener.accept().await {
             let mut request = [0; 4096];
             // A client that has seen enough closes.
-            socket.read(&mut request).await.ok();
+            let Ok(1..) = socket.read(&mut request).await else { continue };
             socket.write_all(&answer).await.ok();
             if then_holds {
                 held.push(socket);
