@@ -112,7 +112,7 @@ export const tests = {
     await has(page, "19 requests wait; the HPA orders");
     assert.equal(await page.locator(".chart g rect.place").count(), 0, "nobody waits for a place");
     directory(stage, 2);
-    await has(page, "while 2 pods wait for a place: 2 GPUs free, but not for these pods");
+    await has(page, "while 2 pods wait for a place: 1 GPU free, but not for these pods");
     await has(page, "ordered 2 → 4");
     await has(page, "Insufficient nvidia.com/gpu");
     await eventually("the waiting is in the chart", () => page.locator(".chart g rect.place").count());
