@@ -52,7 +52,9 @@ pub async fn explanation(
 /// # Errors
 /// When the gateway cannot be reached or does not answer; the message says which.
 pub async fn scaled_objects(server: &Uri, token: Option<&Path>) -> anyhow::Result<String> {
-    get(server, token, "/api/v1/scaledobjects").await
+    let text = get(server, token, "/api/v1/scaledobjects").await?;
+    is_said_by_gateway::<Vec<serde_json::Value>>(server, &text)?;
+    Ok(text)
 }
 
 /// The ledger as JSON text, from the gateway at `server`, which may want the token in a file.
