@@ -5,7 +5,9 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Registry, Unit};
 use shared::identity::WorkloadKey;
+use shared::time::Timestamp;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use super::Number;
 use super::nodes::OfNode;
@@ -13,6 +15,10 @@ use super::workloads::OfWorkload;
 use crate::answer::Answers;
 use crate::ledger::Ledger;
 use crate::ledger::account::{NodeRow, Row};
+
+/// What is gone is scraped for this long, so that its last figures are seen; the ledger knows it for
+/// longer.
+const SHOWN: Duration = Duration::from_secs(120);
 
 type Total = Counter<f64, AtomicU64>;
 
@@ -45,7 +51,7 @@ impl OfLedger {
         let directory = answers.directory().snapshot();
         let (now, shown) = (answers.clock().now(), Self::default());
         let idle = answers.books().read(|ledger| {
-            shown.add(ledger);
+            shown.add(ledger, now);
             shown.rows.set(ledger.workloads().count() as f64);
             shown.folds.inc_by(ledger.folds());
             ledger.idle(directory.as_deref(), now)
@@ -62,9 +68,12 @@ impl OfLedger {
         shown
     }
 
-    fn add(&self, ledger: &Ledger) {
-        ledger.workloads().for_each(|(key, row)| self.workload(key, row));
-        ledger.nodes().for_each(|(name, row)| self.node(name.as_str(), row));
+    fn add(&self, ledger: &Ledger, now: Timestamp) {
+        let is_shown = |seen: Timestamp| now.since(seen) < SHOWN;
+        let workloads = ledger.workloads().filter(|(_, row)| is_shown(row.seen));
+        workloads.for_each(|(key, row)| self.workload(key, row));
+        let nodes = ledger.nodes().filter(|(_, row)| is_shown(row.seen));
+        nodes.for_each(|(name, row)| self.node(name.as_str(), row));
     }
 
     fn workload(&self, key: &WorkloadKey, row: &Row) {
