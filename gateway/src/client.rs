@@ -128,7 +128,9 @@ fn unanswered(server: &str, error: client::legacy::Error) -> anyhow::Error {
     let error = anyhow::Error::new(error).context(format!("{server} cannot be reached"));
     // What arrives before the request was sent has no predicate of its own.
     let is_foreign = |it: &hyper::Error| {
-        it.is_parse() || it.to_string().starts_with("received unexpected message")
+        it.is_parse()
+            || it.is_incomplete_message()
+            || it.to_string().starts_with("received unexpected message")
     };
     // gRPC's ports take HTTP/2 alone.
     if error.chain().filter_map(|it| it.downcast_ref()).any(is_foreign) {
