@@ -7,11 +7,13 @@
 /// What is asked of the pods' inference engines, declared or not.
 mod asks;
 /// Triggers asked about before, known again by their metadata.
-mod known;
+pub mod known;
 /// The workload of a trigger as it is now, gathered from directory and fleet.
 pub mod observe;
 /// The workload's past, gathered only when a window or the activity needs it.
 pub mod past;
+/// A workload's pods, and where each was found.
+pub mod roster;
 /// Declared triggers whose demand is looked at before anybody asks.
 mod standing;
 
@@ -23,7 +25,7 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use foldhash::fast::RandomState;
-use shared::identity::{NodeName, PodKey, ScaledObjectKey};
+use shared::identity::{NodeName, ScaledObjectKey};
 use shared::process::Clock;
 use shared::time::Timestamp;
 
@@ -38,24 +40,14 @@ use crate::trigger::observed::{DemandReading, Observed, TargetType};
 use crate::trigger::profile::Profiles;
 use crate::trigger::spec::{self, MetricSpec, Trigger};
 use crate::trigger::verdict::{Outcome, Verdict};
-use crate::trigger::{self, value, warning};
-use known::{Subject, Whole};
+use crate::trigger::{self, value};
+use known::{Known, Subject};
 use past::WorkloadPast;
+use roster::Roster;
 use tokio::sync::watch;
-use tracing::warn;
 
 /// A replica answers for workloads it does not fully cover after this long.
 const WARM_AFTER: Duration = Duration::from_secs(15);
-/// Metadata asked about is remembered for this long, to explain it.
-const REMEMBER: Duration = Duration::from_secs(600);
-/// Distinct metadata remembered per ScaledObject. Where there are more, one that is asked about for
-/// the first time takes the place of what nobody asks about any more, or is not remembered.
-const MAX_ASKED: usize = 16;
-/// What is asked about again after this long is asked about by somebody who goes on asking.
-const ASKED_ONCE: Duration = Duration::from_secs(10);
-/// Who goes on asking asks at least this often.
-const ASKS_AGAIN: Duration = Duration::from_secs(120);
-
 /// Answers questions about triggers.
 pub struct Answers {
     books: Arc<Books>,
@@ -67,34 +59,11 @@ pub struct Answers {
     /// A directory older than this is not answered from.
     max_age: Duration,
     warm: AtomicBool,
-    asked: DashMap<ScaledObjectKey, Vec<Asked>, RandomState>,
+    known: DashMap<ScaledObjectKey, Known, RandomState>,
     /// Changes with the undeclared triggers on engine metrics among those asked about.
     engines_asked: watch::Sender<u64>,
     /// What is asked of engines, as of the last look.
     asks: watch::Sender<Arc<Asks>>,
-}
-
-/// A trigger that was asked about.
-#[derive(Clone, Debug)]
-pub struct Asked {
-    /// Its metadata, as it came.
-    pub metadata: HashMap<String, String>,
-    /// When it was first asked about.
-    first: Timestamp,
-    /// When it was last asked about.
-    pub last: Timestamp,
-    /// Since when it has been seen active without a break; `None` while it is not.
-    pub active_since: Option<Timestamp>,
-    /// How often it was seen to become inactive.
-    pub endings: u64,
-    /// How far it looks back.
-    pub look_back: Duration,
-    /// The metadata with what only KEDA reads, unless it is too large to be kept.
-    whole: Option<Whole>,
-    /// The trigger that it describes.
-    trigger: Arc<Trigger>,
-    /// The trigger, where it reads engines without having been declared.
-    undeclared: Option<Arc<Trigger>>,
 }
 
 /// What a call is about.
@@ -133,42 +102,8 @@ pub struct Assessment {
     pub verdict: Verdict,
     /// The moment.
     pub now: Timestamp,
-}
-
-impl Asked {
-    /// Remembers a trigger that is asked about for the first time, and says what is unsound in it.
-    fn new(question: Question<'_>, assessment: &Assessment) -> Self {
-        let Assessment { object, trigger, observed, now, .. } = assessment;
-        let value_type = observed.target_type == TargetType::Value;
-        for warning in warning::warnings(trigger, object.min_replicas, value_type) {
-            warn!(scaled_object = %object.key, trigger = %trigger.name, warning, "unsound trigger");
-        }
-        let undeclared = trigger.reads_engines() && object.trigger_of(question.metadata).is_none();
-        Self {
-            metadata: spec::ours(question.metadata),
-            first: *now,
-            last: *now,
-            active_since: None,
-            endings: 0,
-            look_back: trigger.look_back(),
-            whole: Whole::new(question.metadata),
-            trigger: trigger.clone(),
-            undeclared: undeclared.then(|| trigger.clone()),
-        }
-    }
-
-    /// Whether it came with exactly that metadata.
-    fn is_whole(&self, metadata: &HashMap<String, String>) -> bool {
-        self.whole.as_ref().is_some_and(|whole| whole.is(metadata))
-    }
-}
-
-impl Asked {
-    /// Whether it leaves its place to another.
-    fn gives_way(&self, now: Timestamp) -> bool {
-        let is_regular = self.last.since(self.first) >= ASKED_ONCE;
-        now.since(self.last) >= if is_regular { ASKS_AGAIN } else { ASKED_ONCE }
-    }
+    /// The pods it was seen in.
+    roster: Option<Arc<Roster>>,
 }
 
 impl Refusal {
@@ -247,7 +182,7 @@ impl Answers {
             clock,
             max_age: Duration::MAX,
             warm: AtomicBool::new(false),
-            asked: DashMap::default(),
+            known: DashMap::default(),
             engines_asked: watch::Sender::new(0),
             asks: watch::Sender::default(),
         }
@@ -312,7 +247,8 @@ impl Answers {
     /// # Errors
     /// As the state table says.
     pub fn value(&self, question: Question<'_>) -> Result<f64, Refusal> {
-        self.value_of(question, self.subject(question))
+        let now = self.clock.now();
+        self.value_of(question, self.subject(question, now), now)
     }
 
     /// The same, if `check` has nothing against the name of the trigger.
@@ -324,17 +260,23 @@ impl Answers {
         question: Question<'_>,
         check: impl FnOnce(&str) -> Result<(), Refusal>,
     ) -> Result<f64, Refusal> {
-        let subject = self.subject(question);
+        let now = self.clock.now();
+        let subject = self.subject(question, now);
         match &subject.trigger {
             Ok(trigger) => check(&trigger.name)?,
             // There may be a name even so.
             Err(_) => check(&self.metric_spec(question.metadata)?.name)?,
         }
-        self.value_of(question, subject)
+        self.value_of(question, subject, now)
     }
 
-    fn value_of(&self, question: Question<'_>, subject: Subject) -> Result<f64, Refusal> {
-        let assessment = self.assess_subject(question, subject, self.clock.now())?;
+    fn value_of(
+        &self,
+        question: Question<'_>,
+        subject: Subject,
+        now: Timestamp,
+    ) -> Result<f64, Refusal> {
+        let assessment = self.assess_subject(question, subject, now)?;
         self.remember(question, &assessment, None);
         assessment.value()
     }
@@ -352,7 +294,7 @@ impl Answers {
 
     /// Whether an assessment that has a value is one of an active workload.
     pub fn activity(&self, assessment: &Assessment) -> bool {
-        let Assessment { object, trigger, observed, verdict, now } = assessment;
+        let Assessment { object, trigger, observed, verdict, now, .. } = assessment;
         let past = WorkloadPast::new(&self.fleet, object, trigger);
         trigger::is_active(trigger, observed, verdict, &past, *now)
     }
@@ -363,26 +305,28 @@ impl Answers {
     /// When the question cannot be decided about at all: broken metadata, nothing by that name, or
     /// no directory yet.
     pub fn assess(&self, question: Question<'_>, now: Timestamp) -> Result<Assessment, Refusal> {
-        self.assess_subject(question, self.subject(question), now)
+        self.assess_subject(question, self.subject(question, now), now)
     }
 
     fn assess_subject(
         &self,
         question: Question<'_>,
-        Subject { trigger, object }: Subject,
+        Subject { trigger, object, roster }: Subject,
         now: Timestamp,
     ) -> Result<Assessment, Refusal> {
         let (trigger, object) = (trigger?, object?);
         let target_type = object.target_type_of(question.metadata);
-        self.decide(object, trigger, target_type, now)
+        self.decide(object, trigger, target_type, roster, now)
     }
 
     /// The ScaledObject that `question` is about.
     fn object(
         &self,
         Question { namespace, name, .. }: Question<'_>,
+        now: Timestamp,
     ) -> Result<Arc<ScaledObject>, Refusal> {
-        let snapshot = self.snapshot()?;
+        let snapshot = self.directory.glance();
+        let snapshot = self.current(snapshot.as_deref(), now)?;
         snapshot.object(namespace, name).cloned().ok_or_else(|| {
             Refusal::NotFound(format!(
                 "there is no ScaledObject or ScaledJob {namespace}/{name} with a trigger of this scaler"
@@ -395,25 +339,31 @@ impl Answers {
         object: Arc<ScaledObject>,
         trigger: Arc<Trigger>,
         target_type: TargetType,
+        roster: Option<Arc<Roster>>,
         now: Timestamp,
     ) -> Result<Assessment, Refusal> {
         if object.kind == ScaledKind::Job {
             let demand = self.demand(&object, &trigger, true, now);
             let observed = Observed { demand, ..Observed::default() };
             let verdict = value::assess_job(&observed);
-            return Ok(Assessment { object, trigger, observed, verdict, now });
+            return Ok(Assessment { object, trigger, observed, verdict, now, roster: None });
         }
         let Some(workload) = &object.workload else {
             return Err(without_workload(&object));
         };
-        let mut observed = observe::observe(&self.fleet, &trigger, workload, now);
+        let new = || Arc::new(Roster::new(&self.fleet, workload));
+        let mut roster = roster.filter(|roster| roster.is_of(workload)).unwrap_or_else(new);
+        let (mut observed, elsewhere) = observe::observe(&self.fleet, &trigger, &roster, now);
+        if elsewhere {
+            roster = new();
+        }
         observed.target_type = target_type;
         observed.warm = self.warm.load(Ordering::Relaxed);
         let is_needed = !observed.pods.iter().any(|pod| pod.ready);
         observed.demand = self.demand(&object, &trigger, is_needed, now);
         let past = WorkloadPast::new(&self.fleet, &object, &trigger);
         let verdict = trigger::assess(&trigger, &observed, &past, now);
-        Ok(Assessment { object, trigger, observed, verdict, now })
+        Ok(Assessment { object, trigger, observed, verdict, now, roster: Some(roster) })
     }
 
     /// What the trigger's demand source says, where that can matter.
@@ -432,13 +382,18 @@ impl Answers {
         DemandReading::Unknown("it is not read while a pod is ready".into())
     }
 
-    fn snapshot(&self) -> Result<Arc<Snapshot>, Refusal> {
-        let Some(snapshot) = self.directory.snapshot() else {
+    /// `snapshot`, if it may be answered from.
+    fn current<'a>(
+        &self,
+        snapshot: Option<&'a Snapshot>,
+        now: Timestamp,
+    ) -> Result<&'a Snapshot, Refusal> {
+        let Some(snapshot) = snapshot else {
             let waits_for = self.directory.waits_for();
             let why = if waits_for.is_empty() { waits_for } else { format!(": {waits_for}") };
             return Err(Refusal::Unavailable(format!("the directory is not loaded yet{why}")));
         };
-        let age = self.clock.now().since(snapshot.as_of());
+        let age = now.since(snapshot.as_of());
         if age <= self.max_age {
             return Ok(snapshot);
         }
@@ -446,59 +401,6 @@ impl Answers {
             "the directory is {} s old: the API server has not been heard since",
             age.as_secs()
         )))
-    }
-
-    fn remember(&self, question: Question<'_>, assessment: &Assessment, active: Option<bool>) {
-        let now = assessment.now;
-        let key = &assessment.object.key;
-        let asked = self.asked.get_mut(key);
-        let mut asked = asked.unwrap_or_else(|| self.asked.entry(key.clone()).or_default());
-        let from_memory = |asked: &Asked| Arc::ptr_eq(&asked.trigger, &assessment.trigger);
-        let known = asked.iter().position(from_memory).or_else(|| {
-            let is_same = |asked: &Asked| spec::is_same(&asked.metadata, question.metadata);
-            let at = asked.iter().position(is_same)?;
-            // What only KEDA reads has changed.
-            asked[at].whole = Whole::new(question.metadata);
-            asked[at].trigger = assessment.trigger.clone();
-            Some(at)
-        });
-        let at = known.or_else(|| {
-            if asked.len() == MAX_ASKED {
-                let gives_way = (0..asked.len()).filter(|at| asked[*at].gives_way(now));
-                let longest_ago = gives_way.min_by_key(|at| asked[*at].last)?;
-                let forgotten = asked.swap_remove(longest_ago);
-                self.note_engines(&[forgotten]);
-            }
-            asked.push(Asked::new(question, assessment));
-            self.note_engines(&asked[asked.len() - 1..]);
-            Some(asked.len() - 1)
-        });
-        let Some(at) = at else { return };
-        let entry = &mut asked[at];
-        entry.last = now;
-        match active {
-            Some(true) => entry.active_since = entry.active_since.or(Some(now)),
-            Some(false) => entry.endings += u64::from(entry.active_since.take().is_some()),
-            // Not known is no change.
-            None => {}
-        }
-    }
-
-    /// How often the trigger was seen to become inactive, by whoever asked.
-    pub fn endings(&self, question: Question<'_>) -> u64 {
-        let key = ScaledObjectKey::new(question.namespace, question.name);
-        let asked = self.asked.get(&key);
-        let asked = asked.as_ref().and_then(|asked| {
-            asked.iter().find(|asked| spec::is_same(&asked.metadata, question.metadata))
-        });
-        asked.map_or(0, |asked| asked.endings)
-    }
-
-    /// The triggers asked about in the last ten minutes.
-    pub fn asked(&self, object: &ScaledObjectKey) -> Vec<Asked> {
-        let now = self.clock.now();
-        let asked = self.asked.get(object).map_or_else(Vec::new, |asked| asked.clone());
-        asked.into_iter().filter(|asked| now.since(asked.last) < REMEMBER).collect()
     }
 
     /// The nodes whose word could change the answer.
@@ -526,14 +428,6 @@ impl Answers {
             .is_some_and(|workload| workload.replicas == 0 && workload.status_replicas == 0)
     }
 
-    /// How long the past of `pod` is needed, by triggers declared or asked about.
-    pub fn look_back(&self, pod: &PodKey) -> Option<Duration> {
-        let snapshot = self.directory.snapshot()?;
-        let scaled = snapshot.scaled(pod)?;
-        let of = |object| self.asked.get(object)?.iter().map(|asked| asked.look_back).max();
-        scaled.by.iter().filter_map(of).chain([scaled.look_back]).max()
-    }
-
     /// Notes since when pods that have just started are heard of.
     pub fn note_first_readings(&self, now: Timestamp) {
         self.directory.first_readings(|pod| observe::first_heard(&self.fleet, pod), now);
@@ -550,12 +444,7 @@ impl Answers {
             snapshot.is_some_and(|snapshot| snapshot.object(&key.namespace, &key.name).is_none())
         };
         self.demands.retain(|key| !is_gone(key));
-        self.asked.retain(|key, asked| {
-            let is_gone = is_gone(key);
-            let is_late = |asked: &mut Asked| is_gone || now.since(asked.last) >= REMEMBER;
-            self.note_engines(&asked.extract_if(.., is_late).collect::<Vec<_>>());
-            !asked.is_empty()
-        });
+        self.forget(is_gone, now);
     }
 
     /// Whether this replica answers for everything it is asked about.

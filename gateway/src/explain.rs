@@ -302,7 +302,7 @@ pub(crate) fn metrics_of(trigger: &Trigger) -> String {
 }
 
 fn assessed(answers: &Answers, assessment: &Assessment) -> TriggerExplanation {
-    let Assessment { object, trigger, observed, verdict, now } = assessment;
+    let Assessment { object, trigger, observed, verdict, now, .. } = assessment;
     let value = assessment.value();
     let workload = object.workload.as_deref();
     let figures = verdict.figures;

@@ -68,6 +68,18 @@ pub struct Conflict {
     pub nodes: Vec<NodeName>,
 }
 
+/// One node's place in the fleet, kept to come back to it without looking it up.
+#[derive(Clone)]
+pub struct Slot(Arc<Node>);
+
+impl Slot {
+    /// What the node last said; nothing, if it was forgotten since.
+    #[inline]
+    pub fn view(&self) -> arc_swap::Guard<Option<Arc<NodeView>>> {
+        self.0.view.load()
+    }
+}
+
 struct Node {
     state: Mutex<NodeState>,
     view: ArcSwapOption<NodeView>,
@@ -163,6 +175,11 @@ impl Fleet {
     /// What `node` last said.
     pub fn view(&self, node: &NodeName) -> Option<Arc<NodeView>> {
         self.nodes.get(node)?.view.load_full()
+    }
+
+    /// The place of `node`.
+    pub fn slot(&self, node: &NodeName) -> Option<Slot> {
+        Some(Slot(self.nodes.get(node)?.clone()))
     }
 
     /// Where `pod` is said to be, or was within the history; in order, usually one.
@@ -276,7 +293,8 @@ impl Fleet {
         // A session may have been opened since the look: it keeps the node.
         let removed = self.nodes.remove_if(node, |_, slot| slot.state.lock().status().0 == 0);
         if let Some((_, slot)) = removed {
-            let pods = slot.view.load_full();
+            // Whoever has kept the slot finds nothing in it.
+            let pods = slot.view.swap(None);
             self.rehome(node, pods.as_deref(), None);
             self.topology.send_modify(|version| *version += 1);
         }

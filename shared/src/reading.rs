@@ -55,7 +55,44 @@ pub struct Readings {
     failed: Box<[(Metric, Arc<str>)]>,
 }
 
+/// Where the value of one metric is found in readings that know the same metrics.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    known: MetricSet,
+    /// Beyond all values where it is not known.
+    at: usize,
+}
+
+impl Default for Place {
+    /// In readings that know nothing.
+    fn default() -> Self {
+        Self { known: MetricSet::default(), at: usize::MAX }
+    }
+}
+
+impl Place {
+    /// Whether it is good for `readings`.
+    #[inline]
+    pub fn is_for(self, readings: &Readings) -> bool {
+        self.known == readings.known
+    }
+}
+
 impl Readings {
+    /// Where the value of `metric` is, here and in all readings that know the same metrics.
+    #[inline(never)]
+    pub fn place(&self, metric: Metric) -> Place {
+        let known = self.known;
+        let at = if known.contains(metric) { known.rank(metric) } else { usize::MAX };
+        Place { known, at }
+    }
+
+    /// The value at a place that is for these readings.
+    #[inline]
+    pub fn at(&self, place: Place) -> Option<f64> {
+        self.values.get(place.at).copied()
+    }
+
     /// The reading of `metric`.
     #[inline]
     pub fn get(&self, metric: Metric) -> Reading {

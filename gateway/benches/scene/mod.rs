@@ -43,7 +43,7 @@ pub(crate) fn observed(pods: usize, gpus: usize) -> Observed {
     Observed {
         replicas,
         ready_running: replicas,
-        pods: list,
+        pods: list.into(),
         watched_since: Some(Timestamp::START),
         warm: true,
         parts: vec![readings],

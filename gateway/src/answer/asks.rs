@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::{Answers, Asked};
+use super::Answers;
+use super::known::Asked;
 use crate::engine::Asks;
 
 impl Answers {
@@ -22,11 +23,12 @@ impl Answers {
     pub fn renew_asks(&self) {
         let Some(snapshot) = self.directory.snapshot() else { return };
         let undeclared: Vec<_> = self
-            .asked
+            .known
             .iter()
-            .flat_map(|asked| {
-                let triggers = asked.value().iter().filter_map(|asked| asked.undeclared.as_ref());
-                triggers.map(|t| (asked.key().clone(), t.clone())).collect::<Vec<_>>()
+            .flat_map(|known| {
+                let asked = known.asked.iter();
+                let triggers = asked.filter_map(|asked| asked.undeclared.as_ref());
+                triggers.map(|t| (known.key().clone(), t.clone())).collect::<Vec<_>>()
             })
             .collect();
         let before = self.asks.borrow().clone();

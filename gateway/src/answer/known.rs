@@ -2,55 +2,143 @@
 //!
 //! Guarantees: a trigger is taken from memory only for a question with the very same metadata, key
 //! by key, about the same ScaledObject, so that it is the one that parsing would give: what else
-//! parsing depends on, profiles and allowed origins, stays while the gateway runs.
+//! parsing depends on, profiles and allowed origins, stays while the gateway runs. What is
+//! remembered is bounded, and forgotten when nobody asks about it any more.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Answers, Question, Refusal};
+use shared::identity::{PodKey, ScaledObjectKey};
+use shared::time::Timestamp;
+use tracing::warn;
+
+use super::roster::Roster;
+use super::{Answers, Assessment, Question, Refusal};
 use crate::directory::ScaledObject;
-use crate::trigger::spec::{MetricSpec, Trigger};
+use crate::trigger::observed::TargetType;
+use crate::trigger::spec::{self, MetricSpec, Trigger};
+use crate::trigger::warning;
 
 /// Metadata of more bytes is parsed at every question. No trigger of ours comes near it; what only
 /// KEDA reads may be large and is not worth keeping.
 const MAX_BYTES: usize = 4_096;
+/// Metadata asked about is remembered for this long, to explain it.
+const REMEMBER: Duration = Duration::from_secs(600);
+/// Distinct metadata remembered per ScaledObject. Where there are more, one that is asked about for
+/// the first time takes the place of what nobody asks about any more, or is not remembered.
+const MAX_ASKED: usize = 16;
+/// What is asked about again after this long is asked about by somebody who goes on asking.
+const ASKED_ONCE: Duration = Duration::from_secs(10);
+/// Who goes on asking asks at least this often.
+const ASKS_AGAIN: Duration = Duration::from_secs(120);
 
-/// Metadata as it came, all of it, ordered by key.
+/// What is remembered of one ScaledObject.
+#[derive(Default)]
+pub(super) struct Known {
+    pub(super) asked: Vec<Asked>,
+    roster: Option<Arc<Roster>>,
+}
+
+/// A trigger that was asked about.
 #[derive(Clone, Debug)]
-pub(super) struct Whole(Box<[(Box<str>, Box<str>)]>);
+pub struct Asked {
+    /// Its metadata, as it came.
+    pub metadata: HashMap<String, String>,
+    /// When it was first asked about.
+    first: Timestamp,
+    /// When it was last asked about.
+    pub last: Timestamp,
+    /// Since when it has been seen active without a break; `None` while it is not.
+    pub active_since: Option<Timestamp>,
+    /// How often it was seen to become inactive.
+    pub endings: u64,
+    /// How far it looks back.
+    look_back: Duration,
+    /// The metadata with what only KEDA reads, unless it is too large to be kept.
+    whole: Option<Whole>,
+    /// The trigger that it describes.
+    trigger: Arc<Trigger>,
+    /// The trigger, where it reads engines without having been declared.
+    pub(super) undeclared: Option<Arc<Trigger>>,
+}
+
+/// Metadata as it came, all of it: the lengths of keys and values, and their text in one piece.
+#[derive(Clone, Debug)]
+struct Whole {
+    lengths: Box<[(u16, u16)]>,
+    text: Box<str>,
+}
 
 /// What a question is about, as far as it can be known.
 pub(super) struct Subject {
     pub(super) trigger: Result<Arc<Trigger>, Refusal>,
     pub(super) object: Result<Arc<ScaledObject>, Refusal>,
+    pub(super) roster: Option<Arc<Roster>>,
+}
+
+impl Asked {
+    /// Remembers a trigger that is asked about for the first time, and says what is unsound in it.
+    fn new(question: Question<'_>, assessment: &Assessment) -> Self {
+        let Assessment { object, trigger, observed, now, .. } = assessment;
+        let value_type = observed.target_type == TargetType::Value;
+        for warning in warning::warnings(trigger, object.min_replicas, value_type) {
+            warn!(scaled_object = %object.key, trigger = %trigger.name, warning, "unsound trigger");
+        }
+        let undeclared = trigger.reads_engines() && object.trigger_of(question.metadata).is_none();
+        Self {
+            metadata: spec::ours(question.metadata),
+            first: *now,
+            last: *now,
+            active_since: None,
+            endings: 0,
+            look_back: trigger.look_back(),
+            whole: Whole::new(question.metadata),
+            trigger: trigger.clone(),
+            undeclared: undeclared.then(|| trigger.clone()),
+        }
+    }
+
+    /// Whether it came with exactly that metadata.
+    fn is_whole(&self, metadata: &HashMap<String, String>) -> bool {
+        self.whole.as_ref().is_some_and(|whole| whole.is(metadata))
+    }
+
+    /// Whether it leaves its place to another.
+    fn gives_way(&self, now: Timestamp) -> bool {
+        let is_regular = self.last.since(self.first) >= ASKED_ONCE;
+        now.since(self.last) >= if is_regular { ASKS_AGAIN } else { ASKED_ONCE }
+    }
 }
 
 impl Whole {
     /// `metadata` to be known again; `None` if it is too large for that.
-    pub(super) fn new(metadata: &HashMap<String, String>) -> Option<Self> {
+    fn new(metadata: &HashMap<String, String>) -> Option<Self> {
         let bytes: usize = metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
         if bytes > MAX_BYTES {
             return None;
         }
-        let mut pairs: Box<[(Box<str>, Box<str>)]> =
-            metadata.iter().map(|(key, value)| (&**key, &**value)).map(boxed).collect();
-        pairs.sort_unstable();
-        Some(Self(pairs))
+        let length = |text: &str| u16::try_from(text.len()).ok();
+        let lengths = metadata.iter().map(|(key, value)| Some((length(key)?, length(value)?)));
+        let text = metadata.iter().flat_map(|(key, value)| [&**key, value]).collect::<String>();
+        Some(Self { lengths: lengths.collect::<Option<_>>()?, text: text.into() })
     }
 
     /// Whether `metadata` is this.
-    pub(super) fn is(&self, metadata: &HashMap<String, String>) -> bool {
-        let value = |key: &str| {
-            let at = self.0.binary_search_by(|(known, _)| (**known).cmp(key)).ok()?;
-            Some(&*self.0[at].1)
-        };
-        self.0.len() == metadata.len()
-            && metadata.iter().all(|(key, of_it)| value(key) == Some(of_it))
+    fn is(&self, metadata: &HashMap<String, String>) -> bool {
+        self.lengths.len() == metadata.len()
+            && metadata.iter().all(|(key, value)| self.has(key.as_bytes(), value.as_bytes()))
     }
-}
 
-fn boxed((key, value): (&str, &str)) -> (Box<str>, Box<str>) {
-    (key.into(), value.into())
+    fn has(&self, key: &[u8], value: &[u8]) -> bool {
+        let mut rest = self.text.as_bytes();
+        self.lengths.iter().any(|(of_key, of_value)| {
+            let (own_key, after) = rest.split_at(usize::from(*of_key));
+            let (own_value, after) = after.split_at(usize::from(*of_value));
+            rest = after;
+            own_key == key && own_value == value
+        })
+    }
 }
 
 impl Answers {
@@ -59,28 +147,125 @@ impl Answers {
     /// # Errors
     /// When name or target cannot be derived.
     pub fn spec_of(&self, question: Question<'_>) -> Result<MetricSpec, Refusal> {
-        let object = self.object(question).ok();
-        match object.and_then(|object| self.known(&object, question)) {
+        let object = self.object(question, self.clock.now()).ok();
+        match object.and_then(|object| self.known(&object, question).0) {
             Some(known) => Ok(MetricSpec { name: known.name.clone(), target: known.target }),
             None => self.metric_spec(question.metadata),
         }
     }
 
     /// What `question` is about, parsed if need be.
-    pub(super) fn subject(&self, question: Question<'_>) -> Subject {
-        let object = self.object(question);
-        let known = object.as_ref().ok().and_then(|object| self.known(object, question));
+    pub(super) fn subject(&self, question: Question<'_>, now: Timestamp) -> Subject {
+        let object = self.object(question, now);
+        let (known, roster) = match &object {
+            Ok(object) => self.known(object, question),
+            Err(_) => (None, None),
+        };
         let trigger = match known {
             Some(known) => Ok(known),
             None => self.trigger_of(question).map(Arc::new),
         };
-        Subject { trigger, object }
+        Subject { trigger, object, roster }
     }
 
-    fn known(&self, object: &ScaledObject, question: Question<'_>) -> Option<Arc<Trigger>> {
-        let asked = self.asked.get(&object.key)?;
-        let same = asked.iter().find(|asked| asked.is_whole(question.metadata))?;
-        Some(same.trigger.clone())
+    fn known(
+        &self,
+        object: &ScaledObject,
+        question: Question<'_>,
+    ) -> (Option<Arc<Trigger>>, Option<Arc<Roster>>) {
+        let Some(known) = self.known.get(&object.key) else { return (None, None) };
+        let same = known.asked.iter().find(|asked| asked.is_whole(question.metadata));
+        (same.map(|same| same.trigger.clone()), known.roster.clone())
+    }
+
+    pub(super) fn remember(
+        &self,
+        question: Question<'_>,
+        assessment: &Assessment,
+        active: Option<bool>,
+    ) {
+        let now = assessment.now;
+        let key = &assessment.object.key;
+        let known = self.known.get_mut(key);
+        let mut known = known.unwrap_or_else(|| self.known.entry(key.clone()).or_default());
+        let Known { asked, roster } = &mut *known;
+        let is_new = |new: &Arc<Roster>| roster.as_ref().is_none_or(|old| !Arc::ptr_eq(old, new));
+        if let Some(new) = assessment.roster.as_ref().filter(|new| is_new(new)) {
+            *roster = Some(new.clone());
+        }
+        let Some(at) = self.place_of(asked, question, assessment) else { return };
+        let entry = &mut asked[at];
+        entry.last = now;
+        match active {
+            Some(true) => entry.active_since = entry.active_since.or(Some(now)),
+            Some(false) => entry.endings += u64::from(entry.active_since.take().is_some()),
+            // Not known is no change.
+            None => {}
+        }
+    }
+
+    /// The place of the trigger in `asked`, made for it if there is room.
+    fn place_of(
+        &self,
+        asked: &mut Vec<Asked>,
+        question: Question<'_>,
+        assessment: &Assessment,
+    ) -> Option<usize> {
+        let from_memory = |asked: &Asked| Arc::ptr_eq(&asked.trigger, &assessment.trigger);
+        if let Some(at) = asked.iter().position(from_memory) {
+            return Some(at);
+        }
+        let is_same = |asked: &Asked| spec::is_same(&asked.metadata, question.metadata);
+        if let Some(at) = asked.iter().position(is_same) {
+            // What only KEDA reads has changed.
+            asked[at].whole = Whole::new(question.metadata);
+            asked[at].trigger = assessment.trigger.clone();
+            return Some(at);
+        }
+        if asked.len() == MAX_ASKED {
+            let gives_way = (0..asked.len()).filter(|at| asked[*at].gives_way(assessment.now));
+            let longest_ago = gives_way.min_by_key(|at| asked[*at].last)?;
+            let forgotten = asked.swap_remove(longest_ago);
+            self.note_engines(&[forgotten]);
+        }
+        asked.push(Asked::new(question, assessment));
+        self.note_engines(&asked[asked.len() - 1..]);
+        Some(asked.len() - 1)
+    }
+
+    /// How often the trigger was seen to become inactive, by whoever asked.
+    pub fn endings(&self, question: Question<'_>) -> u64 {
+        let key = ScaledObjectKey::new(question.namespace, question.name);
+        let known = self.known.get(&key);
+        let asked = known.as_ref().and_then(|known| {
+            known.asked.iter().find(|asked| spec::is_same(&asked.metadata, question.metadata))
+        });
+        asked.map_or(0, |asked| asked.endings)
+    }
+
+    /// The triggers asked about in the last ten minutes.
+    pub fn asked(&self, object: &ScaledObjectKey) -> Vec<Asked> {
+        let now = self.clock.now();
+        let asked = self.known.get(object).map_or_else(Vec::new, |known| known.asked.clone());
+        asked.into_iter().filter(|asked| now.since(asked.last) < REMEMBER).collect()
+    }
+
+    /// How long the past of `pod` is needed, by triggers declared or asked about.
+    pub fn look_back(&self, pod: &PodKey) -> Option<Duration> {
+        let snapshot = self.directory.snapshot()?;
+        let scaled = snapshot.scaled(pod)?;
+        let of = |object| self.known.get(object)?.asked.iter().map(|asked| asked.look_back).max();
+        scaled.by.iter().filter_map(of).chain([scaled.look_back]).max()
+    }
+
+    /// Forgets triggers that nobody asks about any more, and all of a ScaledObject that `is_gone`.
+    pub(super) fn forget(&self, is_gone: impl Fn(&ScaledObjectKey) -> bool, now: Timestamp) {
+        self.known.retain(|key, known| {
+            let is_gone = is_gone(key);
+            let is_late = |asked: &mut Asked| is_gone || now.since(asked.last) >= REMEMBER;
+            self.note_engines(&known.asked.extract_if(.., is_late).collect::<Vec<_>>());
+            !known.asked.is_empty()
+        });
     }
 }
 

@@ -14,11 +14,12 @@ use shared::reading::Reading;
 use shared::time::Timestamp;
 use smallvec::{SmallVec, smallvec};
 
+use super::roster::Roster;
 use crate::directory::{Pod, Workload};
 use crate::engine;
 use crate::fleet::Fleet;
 use crate::fleet::view::{NodeView, PodView, Row};
-use crate::trigger::observed::{self, Observed, PartReadings, Seen};
+use crate::trigger::observed::{Observed, PartReadings, Seen};
 use crate::trigger::spec::Trigger;
 
 /// A node not heard of for this long does not count towards readiness.
@@ -27,7 +28,7 @@ const HEARD_WITHIN: Duration = Duration::from_secs(10);
 /// Nearly always one.
 type Few<T> = SmallVec<[T; 1]>;
 /// Pods that are read as one.
-pub type Members<'a> = Few<&'a Pod>;
+pub type Members<'a> = Few<&'a Arc<Pod>>;
 /// What a node says of a pod.
 pub type Said<'a> = (&'a NodeView, PodView<'a>);
 
@@ -48,32 +49,45 @@ pub fn views_of(fleet: &Fleet, pod: &Pod) -> Few<Arc<NodeView>> {
 }
 
 /// Adds the readings of `metric` of one pod, from what nodes say of it; those of an engine from its
-/// series with `labels`. Returns whether any of them is [`Reading::Unsupported`].
+/// series with `labels`. `inventory` is the place of the node's among those that `readings` knows.
+/// Returns whether any of them is [`Reading::Unsupported`].
 pub fn read_into(
     readings: &mut PartReadings,
     said: &[Said<'_>],
     metric: Metric,
     labels: &str,
+    inventory: Option<usize>,
 ) -> bool {
     let mut unsupported = false;
     match metric.scope() {
         Scope::Device => {
             readings.make_room(said.iter().map(|(_, pod)| pod.most_devices()).sum());
             for (view, pod) in said {
-                let place = readings.places(pod.inventory());
+                let places = readings.places(pod.inventory(), inventory);
                 let interval_ms = millis(view.intervals.samples);
-                for (claim, device) in pod.devices() {
+                let mut plain = pod.plain(metric);
+                for claim in pod.claims() {
+                    let device = Some(places.of(claim.device));
+                    let (index, is_mig) = (claim.index, claim.is_mig);
+                    // Nearly always; written where it stays.
+                    if let [_] = said
+                        && let Some((value, taken_at)) = plain.read(claim)
+                    {
+                        let (reading, taken_at) = (Reading::Ok(value), Some(taken_at));
+                        readings.push(Seen {
+                            device,
+                            index,
+                            reading,
+                            taken_at,
+                            interval_ms,
+                            is_mig,
+                        });
+                        continue;
+                    }
                     let (reading, taken_at) = pod.reading(claim, metric);
                     unsupported |= matches!(reading, Reading::Unsupported);
-                    let seen = Seen {
-                        device: Some(place(claim.device)),
-                        index: device.index,
-                        reading,
-                        taken_at,
-                        interval_ms,
-                        is_mig: device.mig.is_some(),
-                    };
-                    if said.len() == 1 { readings.push(seen) } else { readings.push_once(seen) }
+                    let seen = Seen { device, index, reading, taken_at, interval_ms, is_mig };
+                    readings.push_beside(seen, said.len() > 1);
                 }
             }
         }
@@ -128,46 +142,44 @@ pub fn groups(workload: &Workload) -> Vec<Members<'_>> {
             Some(std::collections::btree_map::Entry::Occupied(at)) => pods[*at.get()].push(pod),
             Some(std::collections::btree_map::Entry::Vacant(new)) => {
                 new.insert(pods.len());
-                pods.push(smallvec![&**pod]);
+                pods.push(smallvec![pod]);
             }
-            None => pods.push(smallvec![&**pod]),
+            None => pods.push(smallvec![pod]),
         }
     }
     pods
 }
 
-/// The workload as it is now; target type, demand and warmth are the caller's.
-pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Timestamp) -> Observed {
-    let groups = groups(workload);
+/// The workload of `roster` as it is now; target type, demand and warmth are the caller's. And
+/// whether a new roster would find its pods sooner.
+pub fn observe(
+    fleet: &Fleet,
+    trigger: &Trigger,
+    roster: &Roster,
+    now: Timestamp,
+) -> (Observed, bool) {
+    let workload = roster.workload();
     let mut seen = Observed {
         replicas: workload.replicas,
         short_since: workload.short_since,
-        ready_running: count(workload.pods.iter().filter(|pod| pod.is_ready_running())),
-        pods: Vec::with_capacity(groups.len()),
-        parts: trigger.parts.iter().map(|_| PartReadings::of_pods(groups.len())).collect(),
+        ready_running: roster.ready_running,
+        pods: roster.pods.clone(),
+        parts: trigger.parts.iter().map(|_| roster.readings()).collect(),
         ..Observed::default()
     };
-    let labels = &*trigger.engine_labels;
-    let mut known_since: Option<Timestamp> = None;
-    for members in &groups {
+    let (mut known_since, mut elsewhere) = (None, false);
+    for members in roster.groups() {
         let mut unread = None;
-        for pod in members {
-            let views = views_of(fleet, pod);
-            let said = said_of(&views, pod);
-            for (part, readings) in trigger.parts.iter().zip(&mut seen.parts) {
-                let unsupported = read_into(readings, &said, part.metric, labels);
-                if unsupported || trigger.gpu_index.is_some() {
-                    said.iter().for_each(|(_, pod)| seen.offers.extend(pod.offers(labels)));
+        for member in members {
+            elsewhere |= member.said(fleet, |said, inventory| {
+                read_pod(&mut seen, trigger, said, inventory);
+                let since = said.iter().map(|(_, pod)| pod.known_since());
+                known_since = since.chain(known_since).min();
+                if trigger.reads_engines() {
+                    seen.serving |= is_serving(said, trigger, now);
+                    unread = unread.take().or_else(|| why_unread(member.pod(), said, trigger));
                 }
-            }
-            for (_, pod) in &said {
-                known_since =
-                    Some(known_since.map_or(pod.known_since(), |s| s.min(pod.known_since())));
-            }
-            if trigger.reads_engines() {
-                seen.serving |= is_serving(&said, trigger, now);
-                unread = unread.or_else(|| why_unread(pod, &said, trigger));
-            }
+            });
         }
         for (part, readings) in trigger.parts.iter().zip(&mut seen.parts) {
             if part.metric.scope() == Scope::Engine && readings.is_empty_so_far() {
@@ -175,16 +187,22 @@ pub fn observe(fleet: &Fleet, trigger: &Trigger, workload: &Workload, now: Times
             }
             readings.end_pod();
         }
-        seen.pods.push(one(members));
     }
     let known_since =
         known_since.map(|since| since.min(known_before(fleet, trigger, workload, now)));
     seen.watched_since = known_since.zip(workload.with_pods_since).map(|(a, b)| a.max(b));
-    seen
+    (seen, elsewhere)
 }
 
-fn count<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> u32 {
-    u32::try_from(pods.count()).unwrap_or(u32::MAX)
+/// Adds the readings of one pod to every part.
+fn read_pod(seen: &mut Observed, trigger: &Trigger, said: &[Said<'_>], inventory: Option<usize>) {
+    let labels = &*trigger.engine_labels;
+    for (part, readings) in trigger.parts.iter().zip(&mut seen.parts) {
+        let unsupported = read_into(readings, said, part.metric, labels, inventory);
+        if unsupported || trigger.gpu_index.is_some() {
+            said.iter().for_each(|(_, pod)| seen.offers.extend(pod.offers(labels)));
+        }
+    }
 }
 
 /// Since when pods are known that the workload had within the activation window and has no more:
@@ -203,21 +221,6 @@ fn known_before(
         ticks.filter_map(|view| Some(view.pod(&pod.key, pod.uid.as_ref())?.known_since()))
     });
     known.min().unwrap_or(now)
-}
-
-/// A group is Ready when all of it is, and since the last of it became so.
-fn one(members: &[&Pod]) -> observed::Pod {
-    let ready = members.iter().all(|pod| pod.ready);
-    let same = members.iter().filter(|pod| pod.ready == ready);
-    let first = members[0];
-    observed::Pod {
-        name: first.key.name.clone(),
-        uid: first.uid.clone(),
-        node: first.node.clone(),
-        ready,
-        since: same.map(|pod| pod.since).max().unwrap_or_default(),
-        unscheduled: members.iter().find_map(|pod| pod.unscheduled.clone()),
-    }
 }
 
 /// Why a node that speaks of `pod` has no readings of its engine for `trigger`; `None` if it has, or

@@ -41,7 +41,7 @@ impl<'a> WorkloadPast<'a> {
         });
         let gone =
             workload.gone.iter().filter(|gone| gone.until > from && gone.pod.group.is_none());
-        let gone = gone.map(|gone| (smallvec![&*gone.pod], gone.pod.since, Some(gone.until)));
+        let gone = gone.map(|gone| (smallvec![&gone.pod], gone.pod.since, Some(gone.until)));
         here.chain(gone).collect()
     }
 
@@ -55,7 +55,7 @@ impl<'a> WorkloadPast<'a> {
         let samples = self.ticks(pod, from).into_iter().map(|tick| {
             let mut readings = PartReadings::default();
             let labels = &self.trigger.engine_labels;
-            read_into(&mut readings, &said_of(&[tick], pod), metric, labels);
+            read_into(&mut readings, &said_of(&[tick], pod), metric, labels, None);
             readings.end_pod();
             readings.into_sample()
         });

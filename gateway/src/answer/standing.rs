@@ -24,7 +24,8 @@ impl Answers {
                     && trigger.demand.is_some()
                 {
                     // The question is what counts: from now on the page is read.
-                    self.decide(object.clone(), trigger.into(), declared.target_type, now).ok();
+                    let (object, trigger) = (object.clone(), trigger.into());
+                    self.decide(object, trigger, declared.target_type, None, now).ok();
                 }
             }
         }

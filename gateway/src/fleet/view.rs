@@ -12,8 +12,9 @@ use shared::frame::{Device, DeviceSample, Engine, EngineSample, HeldReading, Inv
 use shared::health::{Energy, Health, Throttle};
 use shared::identity::{PodKey, PodUid};
 use shared::metric::{Metric, MetricSet};
-use shared::reading::{Reading, Readings};
+use shared::reading::{Place, Reading, Readings};
 use shared::time::Timestamp;
+use smallvec::{SmallVec, smallvec};
 
 use super::Seeded;
 
@@ -59,6 +60,25 @@ pub struct PodView<'a> {
     view: &'a NodeView,
     claims: &'a Claims,
     uid: Option<&'a PodUid>,
+    /// Whether all its devices are the pod's, or none; `None` where each must be looked at.
+    all_fit: Option<bool>,
+}
+
+/// Reads one metric of a pod's devices.
+#[derive(Debug)]
+pub struct Plain<'a> {
+    rows: &'a [Option<Row>],
+    metric: Metric,
+    is_split: bool,
+    place: Place,
+}
+
+/// Where a pod is found in the views of one inventory.
+#[derive(Clone, Debug)]
+pub struct Spot {
+    index: Arc<Index>,
+    at: usize,
+    all_fit: Option<bool>,
 }
 
 /// The readings of one device or engine.
@@ -80,7 +100,9 @@ pub struct Row {
 #[derive(Debug, Default)]
 pub struct Index {
     inventory: Arc<Inventory>,
-    pods: HashMap<PodKey, Claims, Seeded>,
+    claims: Vec<Claims>,
+    /// Places in `claims`.
+    pods: HashMap<PodKey, usize, Seeded>,
 }
 
 #[derive(Debug)]
@@ -94,63 +116,97 @@ struct Claims {
     engines: Vec<usize>,
 }
 
-/// What one pod holds of one device.
+/// What one pod holds of one device. Small, because every answer looks at all of a workload's.
 #[derive(Debug)]
 pub struct Claim {
     /// Place of the device in the inventory.
     pub device: usize,
-    /// The pod's UID as the agent knows it.
-    pub uid: Option<PodUid>,
-    /// Places of the pod's containers among the device's holders.
-    holders: Vec<usize>,
-    /// Share of all of them; `None` if any is not known.
+    /// Its NVML index.
+    pub index: u32,
+    /// Whether it is a MIG instance.
+    pub is_mig: bool,
+    /// Share of all holders; `None` if any is not known.
     pub share: Option<f64>,
+    by: Box<Claimants>,
+}
+
+/// Who claims a device for a pod.
+#[derive(Debug)]
+struct Claimants {
+    /// The pod's UID as the agent knows it.
+    uid: Option<PodUid>,
+    /// Places of the pod's containers among the device's holders.
+    holders: SmallVec<[usize; 2]>,
 }
 
 impl Index {
     /// Indexes an inventory; pods that `before` knew keep the time since when they are known.
     pub fn new(inventory: Arc<Inventory>, before: Option<&Self>, now: Timestamp) -> Self {
-        let mut pods: HashMap<PodKey, Claims, Seeded> = HashMap::default();
-        let known_since = |pod: &PodKey| {
-            before.and_then(|index| index.pods.get(pod)).map_or(now, |claims| claims.since)
-        };
-        let new = |pod: &PodKey| Claims {
-            since: known_since(pod),
-            devices: Vec::new(),
-            one_uid: true,
-            engines: Vec::new(),
-        };
+        let mut index =
+            Self { inventory: inventory.clone(), claims: Vec::new(), pods: HashMap::default() };
         for (at, device) in inventory.devices.iter().enumerate() {
             for (place, holder) in device.holders.iter().enumerate() {
-                let claims = pods.entry(holder.pod.clone()).or_insert_with(|| new(&holder.pod));
+                let claims = index.claims_of(&holder.pod, before, now);
                 let first = claims.devices.first();
-                claims.one_uid &= first.is_none_or(|first| first.uid == holder.uid);
-                let same = |claim: &&mut Claim| claim.device == at && claim.uid == holder.uid;
+                claims.one_uid &= first.is_none_or(|first| first.by.uid == holder.uid);
+                let same = |claim: &&mut Claim| claim.device == at && claim.by.uid == holder.uid;
                 match claims.devices.iter_mut().find(same) {
                     Some(claim) => {
-                        claim.holders.push(place);
+                        claim.by.holders.push(place);
                         let sum = claim.share.zip(holder.share).map(|(a, b)| (a + b).min(1.0));
                         claim.share = sum;
                     }
                     None => claims.devices.push(Claim {
                         device: at,
-                        uid: holder.uid.clone(),
-                        holders: vec![place],
+                        index: device.index,
+                        is_mig: device.mig.is_some(),
                         share: holder.share,
+                        by: Box::new(Claimants {
+                            uid: holder.uid.clone(),
+                            holders: smallvec![place],
+                        }),
                     }),
                 }
             }
         }
         for (at, engine) in inventory.engines.iter().enumerate() {
-            let claims = pods.entry(engine.pod.clone()).or_insert_with(|| new(&engine.pod));
-            claims.engines.push(at);
+            index.claims_of(&engine.pod, before, now).engines.push(at);
         }
-        Self { inventory, pods }
+        index
+    }
+
+    /// What `pod` holds, nothing so far where it is new.
+    fn claims_of(&mut self, pod: &PodKey, before: Option<&Self>, now: Timestamp) -> &mut Claims {
+        let at = *self.pods.entry(pod.clone()).or_insert_with(|| {
+            let since = before.and_then(|before| before.claims(pod)).map_or(now, |c| c.since);
+            let (devices, engines) = (Vec::new(), Vec::new());
+            self.claims.push(Claims { since, devices, one_uid: true, engines });
+            self.claims.len() - 1
+        });
+        &mut self.claims[at]
+    }
+
+    fn claims(&self, pod: &PodKey) -> Option<&Claims> {
+        Some(&self.claims[*self.pods.get(pod)?])
     }
 
     /// The inventory it indexes.
     pub fn inventory(&self) -> &Arc<Inventory> {
         &self.inventory
+    }
+}
+
+impl Claims {
+    fn all_fit(&self, uid: Option<&PodUid>) -> Option<bool> {
+        let first = self.devices.first().filter(|_| self.one_uid)?;
+        Some(may_be(first.by.uid.as_ref(), uid))
+    }
+}
+
+impl Spot {
+    /// The inventory it is for.
+    pub fn inventory(&self) -> &Arc<Inventory> {
+        &self.index.inventory
     }
 }
 
@@ -192,8 +248,22 @@ impl NodeView {
 
     /// What it says of `pod`, where the UID agrees or one side does not know it.
     pub fn pod<'a>(&'a self, pod: &PodKey, uid: Option<&'a PodUid>) -> Option<PodView<'a>> {
-        let claims = self.index.pods.get(pod)?;
-        Some(PodView { view: self, claims, uid })
+        let claims = self.index.claims(pod)?;
+        Some(PodView { view: self, claims, uid, all_fit: claims.all_fit(uid) })
+    }
+
+    /// Where `pod` is found in this view and in those that follow with the same inventory.
+    pub fn spot(&self, pod: &PodKey, uid: Option<&PodUid>) -> Option<Spot> {
+        let at = *self.index.pods.get(pod)?;
+        let all_fit = self.index.claims[at].all_fit(uid);
+        Some(Spot { index: self.index.clone(), at, all_fit })
+    }
+
+    /// What it says of the pod that `spot` was made for; `None` if the inventory has changed.
+    pub fn pod_at<'a>(&'a self, spot: &'a Spot, uid: Option<&'a PodUid>) -> Option<PodView<'a>> {
+        let is_same = Arc::ptr_eq(&self.index, &spot.index);
+        let claims = is_same.then(|| &spot.index.claims[spot.at])?;
+        Some(PodView { view: self, claims, uid, all_fit: spot.all_fit })
     }
 
     /// Whether both come from the very same inventory.
@@ -229,7 +299,7 @@ impl NodeView {
 
     /// The readings of that very engine, wherever it is in the inventory.
     pub(super) fn row_of(&self, engine: &Engine) -> Option<&Row> {
-        let places = &self.index.pods.get(&engine.pod)?.engines;
+        let places = &self.index.claims(&engine.pod)?.engines;
         let engines = &self.index.inventory.engines;
         self.engine_row(*places.iter().find(|at| engines[**at] == *engine)?)
     }
@@ -258,18 +328,27 @@ impl<'a> PodView<'a> {
 
     /// The devices the pod holds.
     pub fn devices(&self) -> impl Iterator<Item = (&'a Claim, &'a Device)> + use<'a> {
-        let (inventory, uid) = (&self.view.index.inventory, self.uid);
-        let claims = &self.claims.devices;
-        let fits = move |claim: &Claim| may_be(claim.uid.as_ref(), uid);
-        let all_fit = claims.first().filter(|_| self.claims.one_uid).map(fits);
-        claims
-            .iter()
-            .filter(move |claim| all_fit.unwrap_or_else(|| fits(claim)))
-            .map(|claim| (claim, &inventory.devices[claim.device]))
+        let inventory = &self.view.index.inventory;
+        self.claims().map(|claim| (claim, &inventory.devices[claim.device]))
+    }
+
+    /// What the pod holds of each of its devices.
+    #[inline]
+    pub fn claims(&self) -> impl Iterator<Item = &'a Claim> + use<'a> {
+        let (uid, all_fit) = (self.uid, self.all_fit);
+        let fits =
+            move |claim: &&Claim| all_fit.unwrap_or_else(|| may_be(claim.by.uid.as_ref(), uid));
+        self.claims.devices.iter().filter(fits)
+    }
+
+    /// Reads `metric` of one device after another, where there is nothing special to it.
+    pub fn plain(&self, metric: Metric) -> Plain<'a> {
+        // The devices of a node nearly always know the same metrics.
+        let place = Place::default();
+        Plain { rows: &self.view.devices, metric, is_split: metric.is_split_by_share(), place }
     }
 
     /// The pod's own reading of a device it holds, and when it was taken.
-    #[inline]
     pub fn reading(&self, claim: &Claim, metric: Metric) -> (Reading, Option<Timestamp>) {
         match self.view.row(claim.device) {
             Some(row) => (row.share_of(claim, metric), Some(row.taken_at)),
@@ -318,6 +397,19 @@ impl<'a> PodView<'a> {
     }
 }
 
+impl Plain<'_> {
+    /// The pod's own value and when it was taken; `None` where there is more to say.
+    #[inline]
+    pub fn read(&mut self, claim: &Claim) -> Option<(f64, Timestamp)> {
+        let row = self.rows[claim.device].as_ref().filter(|row| row.held.is_empty())?;
+        if !self.place.is_for(&row.readings) {
+            self.place = row.readings.place(self.metric);
+        }
+        let share = if self.is_split { claim.share? } else { 1.0 };
+        Some((row.readings.at(self.place)? * share, row.taken_at))
+    }
+}
+
 impl Row {
     /// What a device said in a sample that came at `now`.
     pub(super) fn of_device(sample: DeviceSample, now: Timestamp) -> Self {
@@ -338,11 +430,8 @@ impl Row {
         })
     }
 
-    #[inline]
     fn share_of(&self, claim: &Claim, metric: Metric) -> Reading {
-        if !self.held.is_empty()
-            && let Some(held) = self.held_by(claim, metric)
-        {
+        if let Some(held) = self.held_by(claim, metric) {
             return held;
         }
         match (self.readings.value(metric), claim.share) {
@@ -358,7 +447,7 @@ impl Row {
         let mut held = self
             .held
             .iter()
-            .filter(|r| r.metric == metric && claim.holders.contains(&r.holder))
+            .filter(|r| r.metric == metric && claim.by.holders.contains(&r.holder))
             .peekable();
         held.peek()?;
         Some(Reading::checked(metric, held.map(|reading| reading.value).sum()))

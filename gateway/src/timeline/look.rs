@@ -88,7 +88,7 @@ impl Look {
                 return Self { status, reason, target, gpus_free, ..Self::default() };
             }
         };
-        let Assessment { object, trigger, observed, verdict, now } = assessment;
+        let Assessment { object, trigger, observed, verdict, now, .. } = assessment;
         let value = assessment.value();
         let hpa = wish(assessment);
         let workload = object.workload.as_deref();

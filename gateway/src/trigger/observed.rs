@@ -13,6 +13,7 @@ use shared::identity::{NodeName, PodUid};
 use shared::metric::MetricSet;
 use shared::reading::Reading;
 use shared::time::Timestamp;
+use smallvec::SmallVec;
 
 /// Readings that room is made for before they come: one pod with many devices says little about
 /// the others.
@@ -46,7 +47,7 @@ pub struct Observed {
     /// `spec.replicas` of the scale target: what was ordered.
     pub replicas: u32,
     /// The pods that exist: not terminal, not being deleted. A group is one pod.
-    pub pods: Vec<Pod>,
+    pub pods: Arc<[Pod]>,
     /// Since when fewer pods exist than were ordered; `None` while none is lacking.
     pub short_since: Option<Timestamp>,
     /// Pods the HPA divides by under `Value`: Running and Ready, those being deleted included.
@@ -98,9 +99,13 @@ pub enum DemandReading {
 #[derive(Clone, Debug, Default)]
 pub struct PartReadings {
     seen: Vec<Seen>,
-    ends: Vec<usize>,
-    /// What the places of devices in `seen` are places in.
-    inventories: Vec<Arc<Inventory>>,
+    ends: SmallVec<[usize; 4]>,
+    /// Pods that are expected.
+    pods: usize,
+    /// What the places of devices in `seen` are places in: those that were known before, and then
+    /// others. Not counted anew in every answer.
+    known: Arc<[Arc<Inventory>]>,
+    others: SmallVec<[Arc<Inventory>; 1]>,
 }
 
 /// Where a device is found: see [`PartReadings::device`].
@@ -108,6 +113,18 @@ pub struct PartReadings {
 pub struct Place {
     inventory: u32,
     device: u32,
+}
+
+/// The places of one inventory's devices.
+#[derive(Clone, Copy, Debug)]
+pub struct Places(u32);
+
+impl Places {
+    /// That of the device at `device` of the inventory.
+    #[inline]
+    pub fn of(self, device: usize) -> Place {
+        Place { inventory: self.0, device: short(device) }
+    }
 }
 
 /// One reading of one device (or engine) of a pod.
@@ -144,31 +161,37 @@ impl Seen {
 }
 
 impl PartReadings {
-    /// Room for `pods` pods.
-    pub fn of_pods(pods: usize) -> Self {
-        Self { ends: Vec::with_capacity(pods), ..Self::default() }
+    /// Room for `pods` pods, with inventories that their devices may be in.
+    pub fn of_pods(pods: usize, known: Arc<[Arc<Inventory>]>) -> Self {
+        Self { ends: SmallVec::with_capacity(pods), pods, known, ..Self::default() }
     }
 
     /// Room for `own` readings of the pod that is being listed; the first pod's make room for as
     /// many of each of the others.
     pub fn make_room(&mut self, own: usize) {
-        let pods = if self.seen.is_empty() { self.ends.capacity() } else { 1 };
+        let pods = if self.seen.is_empty() { self.pods } else { 1 };
         self.seen.reserve(own.saturating_mul(pods).min(MOST_AHEAD).max(own));
     }
 
-    /// Turns places in `inventory` into places here.
-    pub fn places(&mut self, inventory: &Arc<Inventory>) -> impl Fn(usize) -> Place + use<> {
-        if !self.inventories.last().is_some_and(|last| Arc::ptr_eq(last, inventory)) {
-            self.inventories.push(inventory.clone());
-        }
-        let inventory = short(self.inventories.len() - 1);
-        move |device| Place { inventory, device: short(device) }
+    /// Turns places in `inventory` into places here; `known` is its own place among those that are
+    /// known, if it is one.
+    pub fn places(&mut self, inventory: &Arc<Inventory>, known: Option<usize>) -> Places {
+        let is_it = |at: &usize| self.known.get(*at).is_some_and(|it| Arc::ptr_eq(it, inventory));
+        let at = known.filter(is_it).unwrap_or_else(|| {
+            if !self.others.last().is_some_and(|last| Arc::ptr_eq(last, inventory)) {
+                self.others.push(inventory.clone());
+            }
+            self.known.len() + self.others.len() - 1
+        });
+        Places(short(at))
     }
 
     /// The device that was read; `None` for an engine.
     pub fn device(&self, seen: &Seen) -> Option<&Device> {
         let Place { inventory, device } = seen.device?;
-        self.inventories.get(inventory as usize)?.devices.get(device as usize)
+        let at = inventory as usize;
+        let others = || self.others.get(at - self.known.len());
+        self.known.get(at).or_else(others)?.devices.get(device as usize)
     }
 
     /// Ends the list of one pod: what was pushed since the last call is its readings, brought
@@ -206,10 +229,10 @@ impl PartReadings {
         self.seen.push(seen);
     }
 
-    /// As [`Self::push`], where several nodes speak of the pod: a device that was listed already
+    /// As [`Self::push`], where several nodes speak of the pod, if `several`: a device that was listed already
     /// for it is kept once, from the node that was listed first unless that one fell silent.
-    pub fn push_once(&mut self, seen: Seen) {
-        let start = self.start();
+    pub fn push_beside(&mut self, seen: Seen, several: bool) {
+        let start = if several { self.start() } else { self.seen.len() };
         let uuid = |seen: &Seen| self.device(seen).map(|device| &device.uuid);
         let own = uuid(&seen);
         let is_twin = |twin: &Seen| own.is_some() && uuid(twin) == own;
@@ -308,12 +331,12 @@ mod tests {
 
     #[test]
     fn devices_come_in_order_and_keep_their_names() {
-        let mut readings = PartReadings::of_pods(2);
+        let mut readings = PartReadings::of_pods(2, Arc::default());
         for _ in 0..2 {
-            let place = readings.places(&inventory(&["GPU-c", "GPU-a", "GPU-b"]));
-            readings.push(seen(place(0), 1, 0));
-            readings.push(seen(place(1), 1, 0));
-            readings.push(seen(place(2), 0, 0));
+            let place = readings.places(&inventory(&["GPU-c", "GPU-a", "GPU-b"]), None);
+            readings.push(seen(place.of(0), 1, 0));
+            readings.push(seen(place.of(1), 1, 0));
+            readings.push(seen(place.of(2), 0, 0));
             readings.end_pod();
         }
         let right = vec![("GPU-b", 0), ("GPU-a", 1), ("GPU-c", 1)];
@@ -324,11 +347,11 @@ mod tests {
     fn a_device_of_two_nodes_is_listed_once_by_the_one_that_is_heard() {
         let list = |second: i64| {
             let mut readings = PartReadings::default();
-            let place = readings.places(&inventory(&["GPU-a", "GPU-b"]));
-            readings.push_once(seen(place(0), 7, 0));
-            readings.push_once(seen(place(1), 8, 0));
-            let place = readings.places(&inventory(&["GPU-b"]));
-            readings.push_once(seen(place(0), 9, second));
+            let place = readings.places(&inventory(&["GPU-a", "GPU-b"]), None);
+            readings.push_beside(seen(place.of(0), 7, 0), true);
+            readings.push_beside(seen(place.of(1), 8, 0), true);
+            let place = readings.places(&inventory(&["GPU-b"]), None);
+            readings.push_beside(seen(place.of(0), 9, second), true);
             readings.end_pod();
             named(&readings, 0).iter().map(|(name, index)| format!("{name} {index}")).collect()
         };

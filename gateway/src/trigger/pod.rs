@@ -104,25 +104,29 @@ pub fn read(
     // Devices of one node have one interval: what is fresh is worked out once for all of them.
     let (mut interval_ms, mut fresh_from) = (0, now - trigger.stale_after);
     for device in selected {
-        let Some(taken_at) = device.taken_at else { return Err(never(device)) };
         if device.interval_ms != interval_ms {
             interval_ms = device.interval_ms;
             fresh_from = now - fresh_for(trigger, device);
         }
-        if taken_at < fresh_from {
-            return Err(NotRead::Stale(now.since(taken_at)));
-        }
-        match &device.reading {
-            Reading::Ok(_) => {}
-            Reading::Unsupported if device.is_mig => unsupported = Some(NotRead::UnsupportedByMig),
-            Reading::Unsupported => unsupported = unsupported.or(Some(NotRead::Unsupported)),
-            Reading::Failed(why) => return Err(NotRead::Failed(why.clone())),
+        match (&device.reading, device.taken_at) {
+            (_, None) => return Err(never(device)),
+            (_, Some(taken_at)) if taken_at < fresh_from => {
+                return Err(NotRead::Stale(now.since(taken_at)));
+            }
+            (Reading::Ok(_), _) => {}
+            (Reading::Failed(why), _) => return Err(NotRead::Failed(why.clone())),
+            (Reading::Unsupported, _) if device.is_mig => {
+                unsupported = Some(NotRead::UnsupportedByMig);
+            }
+            (Reading::Unsupported, _) => {
+                unsupported = unsupported.or(Some(NotRead::Unsupported));
+            }
         }
     }
-    if let Some(unsupported) = unsupported {
-        return Err(unsupported);
+    match unsupported {
+        Some(unsupported) => Err(unsupported),
+        None => Ok(combined(trigger.aggregation, metric, selected)),
     }
-    Ok(combined(trigger.aggregation, metric, selected))
 }
 
 /// What was never read, and why where that is known.

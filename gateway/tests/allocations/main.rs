@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gateway::answer::roster::Roster;
 use gateway::answer::{Answers, Question, observe};
 use gateway::directory::{Directory, Phase, Pod, ScaledKind, ScaledObject, Snapshot, Workload};
 use gateway::fleet::{Fleet, Session};
@@ -175,8 +176,9 @@ impl World {
     /// What one decision allocates, and what gathering its observations does.
     fn decision(&self) -> (usize, usize) {
         let trigger = self.trigger();
-        let observe = || observe::observe(&self.fleet, &trigger, &self.workload, NOW);
-        let observed = observe();
+        let roster = Roster::new(&self.fleet, &self.workload);
+        let observe = || observe::observe(&self.fleet, &trigger, &roster, NOW);
+        let (observed, _) = observe();
         let decide = || trigger::assess(&trigger, &observed, &NoPast, NOW);
         (allocations(decide), allocations(observe))
     }

@@ -1,6 +1,7 @@
 //! The decision as a pure function: properties over any load, and each rule with exact numbers.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gateway::trigger::observed::{
@@ -75,7 +76,7 @@ fn observed(replicas: u32, pods: &[Case]) -> Observed {
         replicas,
         ready_running: u32::try_from(ready).unwrap(),
         short_since: (pods_seen.len() < replicas as usize).then_some(NOW - Duration::from_secs(5)),
-        pods: pods_seen,
+        pods: pods_seen.into(),
         watched_since: Some(Timestamp::START),
         warm: true,
         parts: vec![readings],
@@ -487,9 +488,9 @@ fn activity_follows_starting_pods_watching_time_and_requests() {
 fn startup_grace_and_cold_start_end_when_they_say() {
     let grace = trigger(&[("targetValue", "50"), ("startupGrace", "30s")]);
     let mut seen = observed(2, &[Case::Ready(vec![100.0]), Case::Ready(vec![0.0])]);
-    seen.pods[1].since = NOW - Duration::from_secs(29);
+    Arc::make_mut(&mut seen.pods)[1].since = NOW - Duration::from_secs(29);
     assert_eq!(value(&grace, &seen), 100.0, "the young pod counts as starting: hold");
-    seen.pods[1].since = NOW - Duration::from_secs(30);
+    Arc::make_mut(&mut seen.pods)[1].since = NOW - Duration::from_secs(30);
     assert_eq!(value(&grace, &seen), 100.0, "now it counts: 100 of 100");
     let short = trigger(&[("targetValue", "50"), ("coldStartTimeout", "60s")]);
     let loading = observed(2, &[Case::Ready(vec![10.0]), Case::Loading]);

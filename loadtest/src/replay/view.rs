@@ -17,6 +17,7 @@ use agent::owner::process::ProcessOwners;
 use agent::owner::{Declared, Known, resolve};
 use gateway::answer::observe::observe;
 use gateway::answer::past::WorkloadPast;
+use gateway::answer::roster::Roster;
 use gateway::directory::{Phase, Pod as KnownPod, ScaledKind, ScaledObject, Workload};
 use gateway::fleet::{Fleet, Session};
 use gateway::trigger::observed::{DemandReading, TargetType};
@@ -135,7 +136,8 @@ impl View {
             return Answer { value: None, target, active: None };
         };
         let now = moment(cluster.now());
-        let mut observed = observe(&self.fleet, &self.trigger, workload, now);
+        let roster = Roster::new(&self.fleet, workload);
+        let (mut observed, _) = observe(&self.fleet, &self.trigger, &roster, now);
         observed.warm = true;
         observed.demand = match &self.trigger.demand {
             Some(_) => DemandReading::Value(cluster.queue.len() as f64),
