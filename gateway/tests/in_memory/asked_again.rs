@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use gateway::answer::{Question, Refusal};
+use shared::time::Timestamp;
 
-use crate::cases::{World, at, push, ready};
+use crate::cases::{APod, World, at, push, ready};
 
 const BASE: [(&str, &str); 3] =
     [("scalerAddress", "gateway:6000"), ("metricType", "gpu_utilization"), ("targetValue", "70")];
@@ -72,4 +73,41 @@ fn a_name_is_checked_whether_the_trigger_is_known_or_broken() {
         let why = named(&broken, "gpu_utilization").unwrap_err().to_string();
         assert!(why.starts_with("window "), "{why}");
     }
+}
+
+#[test]
+fn a_pod_that_was_found_before_is_found_wherever_it_is_by_now() {
+    let mut world = World::new();
+    world.workload("llm", 1, &[APod("a", None, Some("n"), Ok(Timestamp::LONG_AGO), None)], at(0.0));
+    let unavailable = |world: &World| {
+        let asked = world.ask("llm", &BASE);
+        assert!(matches!(asked, Err(Refusal::Unavailable(_))), "{asked:?}");
+    };
+    unavailable(&world);
+    let agent = world.agent("n");
+    push(&agent, &[("u", "a", None, 50.0)], at(0.0));
+    for _ in 0..3 {
+        assert_eq!(world.ask("llm", &BASE), Ok(50.0));
+    }
+    push(&agent, &[("u", "a", None, 60.0)], at(0.0));
+    assert_eq!(world.ask("llm", &BASE), Ok(60.0));
+    push(&agent, &[("u", "b", None, 60.0)], at(0.0));
+    unavailable(&world);
+    push(&agent, &[("t", "b", None, 60.0), ("u", "a", None, 70.0)], at(0.0));
+    for _ in 0..2 {
+        assert_eq!(world.ask("llm", &BASE), Ok(70.0), "its device has another place");
+    }
+    // The node is forgotten, and comes back.
+    drop(agent);
+    world.fleet.tidy(|_| None, at(700.0));
+    assert!(world.fleet.is_empty());
+    unavailable(&world);
+    let agent = world.agent("n");
+    push(&agent, &[("u", "a", None, 80.0)], at(0.0));
+    assert_eq!(world.ask("llm", &BASE), Ok(80.0));
+    // It is another pod of that name by now, elsewhere.
+    world.workload("llm", 1, &[APod("a", Some("new"), Some("m"), Ok(Timestamp::LONG_AGO), None)], at(0.0));
+    unavailable(&world);
+    push(&world.agent("m"), &[("v", "a", Some("new"), 90.0)], at(0.0));
+    assert_eq!(world.ask("llm", &BASE), Ok(90.0));
 }
