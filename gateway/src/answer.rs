@@ -467,8 +467,7 @@ impl Answers {
     }
 
     fn is_covered(&self, snapshot: &Snapshot, now: Timestamp) -> bool {
-        let workloads =
-            snapshot.objects().into_iter().filter_map(|object| object.workload.as_ref());
+        let workloads = snapshot.objects().iter().filter_map(|object| object.workload.as_ref());
         workloads
             .flat_map(|workload| &workload.pods)
             .filter(|pod| pod.ready && pod.exists())

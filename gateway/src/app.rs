@@ -396,6 +396,6 @@ async fn tidy(fleet: Arc<Fleet>, answers: Arc<Answers>, clock: Clock, shutdown: 
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while shutdown.run_until_cancelled(tick.tick()).await.is_some() {
         answers.tidy();
-        fleet.tidy(|pod| answers.look_back(pod), clock.now());
+        fleet.tidy(answers.look_backs(), clock.now());
     }
 }

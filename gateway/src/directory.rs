@@ -61,6 +61,8 @@ pub struct Snapshot {
     as_of: Mutex<Timestamp>,
     /// Namespace → name → ScaledObject or ScaledJob with a trigger of ours.
     objects: HashMap<Arc<str>, ByName, RandomState>,
+    /// The same in order. Made when it is first asked for.
+    ordered: OnceLock<Box<[Arc<ScaledObject>]>>,
     workloads: BTreeMap<WorkloadKey, Arc<Workload>>,
     /// Pods of workloads that are scaled → by what, and how long their past is needed for it.
     /// Made when it is first asked for, which is not while the snapshot is awaited.
@@ -414,10 +416,13 @@ impl Snapshot {
     }
 
     /// Every ScaledObject, by namespace and name.
-    pub fn objects(&self) -> Vec<&Arc<ScaledObject>> {
-        let mut objects: Vec<_> = self.objects.values().flat_map(HashMap::values).collect();
-        objects.sort_by(|a, b| a.key.cmp(&b.key));
-        objects
+    pub fn objects(&self) -> &[Arc<ScaledObject>] {
+        self.ordered.get_or_init(|| {
+            let objects = self.objects.values().flat_map(HashMap::values);
+            let mut objects: Box<[_]> = objects.cloned().collect();
+            objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+            objects
+        })
     }
 
     /// Every workload, by key.

@@ -114,7 +114,7 @@ impl Asks {
         asked: impl IntoIterator<Item = (ScaledObjectKey, Arc<Trigger>)>,
         before: &Self,
     ) -> Self {
-        let objects = snapshot.objects().into_iter();
+        let objects = snapshot.objects().iter();
         let by_object = objects.filter(|object| object.kind == ScaledKind::Object).map(|object| {
             let known = before
                 .by_object

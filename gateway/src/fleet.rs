@@ -13,7 +13,7 @@ pub mod unattributed;
 /// One tick of one node, indexed by pod.
 pub mod view;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -235,34 +235,37 @@ impl Fleet {
     /// Forgets nodes that have long been silent, looks for devices claimed twice, and cuts every
     /// node's history to the longest that `keep` wants for a pod on it.
     pub fn tidy(&self, keep: impl Fn(&PodKey) -> Option<Duration>, now: Timestamp) {
+        let nodes = self.nodes();
         let mut gone = Vec::new();
-        let mut claims: HashMap<DeviceUuid, Vec<NodeName>> = HashMap::new();
-        for node in self.nodes() {
-            let view = node.view;
-            let last = view.as_ref().map(|view| view.received_at);
+        let mut claims: HashMap<&DeviceUuid, &NodeName, Seeded> = HashMap::default();
+        let mut conflicts: BTreeMap<&DeviceUuid, Vec<NodeName>> = BTreeMap::new();
+        for node in &nodes {
+            let last = node.view.as_ref().map(|view| view.received_at);
             if node.sessions == 0 && last.is_none_or(|last| now.since(last) >= FORGET_AFTER) {
-                gone.push(node.name);
+                gone.push(&node.name);
                 continue;
             }
-            let Some(view) = view else { continue };
+            let Some(view) = &node.view else { continue };
             let wanted = view.pods().filter_map(&keep).max().unwrap_or(Duration::ZERO);
             if let Some(slot) = self.nodes.get(&node.name).map(|slot| slot.clone()) {
                 slot.state.lock().keep(wanted, now);
             }
             let has_them = node.sessions > 0 || now.since(view.received_at) < CLAIMS_FOR;
             for device in view.inventory().devices.iter().filter(|_| has_them) {
-                claims.entry(device.uuid.clone()).or_default().push(node.name.clone());
+                if let Some(first) = claims.insert(&device.uuid, &node.name) {
+                    let nodes =
+                        conflicts.entry(&device.uuid).or_insert_with(|| vec![first.clone()]);
+                    nodes.push(node.name.clone());
+                }
             }
         }
-        let mut conflicts: Vec<_> = claims
+        let conflicts: Vec<_> = conflicts
             .into_iter()
-            .filter(|(_, nodes)| nodes.len() > 1)
-            .map(|(uuid, nodes)| Conflict { uuid, nodes })
+            .map(|(uuid, nodes)| Conflict { uuid: uuid.clone(), nodes })
             .collect();
-        conflicts.sort_by(|a, b| a.uuid.cmp(&b.uuid));
         tell_new(&self.conflicts.swap(Arc::new(conflicts.clone())), &conflicts);
         for node in gone {
-            self.forget(&node);
+            self.forget(node);
         }
         self.leave();
     }

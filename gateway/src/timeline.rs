@@ -103,6 +103,12 @@ impl Timelines {
         registry.register("timelines_left_out", help, self.left_out.clone());
     }
 
+    /// Whether a look at a trigger would be remembered.
+    fn has_room(&self, key: &TriggerKey) -> bool {
+        let records = self.records.lock();
+        records.len() < MAX_TRIGGERS || records.contains_key(key)
+    }
+
     /// Takes one look at a trigger, and returns what is new.
     pub fn note(&self, key: &TriggerKey, look: Look, now: Timestamp) -> Option<Entry> {
         let mut records = self.records.lock();
@@ -170,18 +176,20 @@ impl Timelines {
         let (mut known, mut told) = (BTreeSet::new(), 0);
         for object in snapshot.objects() {
             for (trigger, metadata) in (0..).zip(metadata_of(answers, object)) {
-                let spec = answers.metric_spec(&metadata).ok();
+                let question = question(object, &metadata);
+                let spec = answers.spec_of(question).ok();
                 let key = TriggerKey {
                     object: object.key.clone(),
                     trigger,
                     metric: spec.as_ref().map_or_else(|| "".into(), |spec| spec.name.clone()),
                 };
-                let question = question(object, &metadata);
-                let assessed = answers.assess(question, answers.clock().now());
-                let target = spec.map(|spec| spec.target);
-                let look = Look::new(answers, &assessed, target, gpus_free);
-                if let Some(entry) = self.note(&key, look, answers.clock().now()) {
-                    told += usize::from(told < MAX_TOLD && tell(&key, &entry));
+                if self.has_room(&key) {
+                    let assessed = answers.assess(question, answers.clock().now());
+                    let target = spec.map(|spec| spec.target);
+                    let look = Look::new(answers, &assessed, target, gpus_free);
+                    if let Some(entry) = self.note(&key, look, answers.clock().now()) {
+                        told += usize::from(told < MAX_TOLD && tell(&key, &entry));
+                    }
                 }
                 known.insert(key);
                 tokio::task::yield_now().await;

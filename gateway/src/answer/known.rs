@@ -1,7 +1,7 @@
 //! Triggers that were asked about before, known again by their metadata.
 //!
 //! Guarantees: a trigger is taken from memory only for a question with the very same metadata, key
-//! by key, about the same ScaledObject, so that it is the one that parsing would give: what else
+//! by key, with or without what only KEDA reads, about the same ScaledObject, so that it is the one that parsing would give: what else
 //! parsing depends on, profiles and allowed origins, stays while the gateway runs. What is
 //! remembered is bounded, and forgotten when nobody asks about it any more.
 
@@ -99,9 +99,9 @@ impl Asked {
         }
     }
 
-    /// Whether it came with exactly that metadata.
-    fn is_whole(&self, metadata: &HashMap<String, String>) -> bool {
-        self.whole.as_ref().is_some_and(|whole| whole.is(metadata))
+    /// Whether it came with exactly that metadata, or it is what is shown of it.
+    fn is_of(&self, metadata: &HashMap<String, String>) -> bool {
+        self.whole.as_ref().is_some_and(|whole| whole.is(metadata)) || self.metadata == *metadata
     }
 
     /// Whether it leaves its place to another.
@@ -174,7 +174,7 @@ impl Answers {
         question: Question<'_>,
     ) -> (Option<Arc<Trigger>>, Option<Arc<Roster>>) {
         let Some(known) = self.known.get(&object.key) else { return (None, None) };
-        let same = known.asked.iter().find(|asked| asked.is_whole(question.metadata));
+        let same = known.asked.iter().find(|asked| asked.is_of(question.metadata));
         (same.map(|same| same.trigger.clone()), known.roster.clone())
     }
 
@@ -250,12 +250,15 @@ impl Answers {
         asked.into_iter().filter(|asked| now.since(asked.last) < REMEMBER).collect()
     }
 
-    /// How long the past of `pod` is needed, by triggers declared or asked about.
-    pub fn look_back(&self, pod: &PodKey) -> Option<Duration> {
-        let snapshot = self.directory.snapshot()?;
-        let scaled = snapshot.scaled(pod)?;
-        let of = |object| self.known.get(object)?.asked.iter().map(|asked| asked.look_back).max();
-        scaled.by.iter().filter_map(of).chain([scaled.look_back]).max()
+    /// How long the past of a pod is needed, by triggers declared or asked about.
+    pub fn look_backs(&self) -> impl Fn(&PodKey) -> Option<Duration> {
+        let snapshot = self.directory.snapshot();
+        move |pod| {
+            let scaled = snapshot.as_ref()?.scaled(pod)?;
+            let of =
+                |object| self.known.get(object)?.asked.iter().map(|asked| asked.look_back).max();
+            scaled.by.iter().filter_map(of).chain([scaled.look_back]).max()
+        }
     }
 
     /// Forgets triggers that nobody asks about any more, and all of a ScaledObject that `is_gone`.

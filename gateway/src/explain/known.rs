@@ -31,7 +31,7 @@ impl From<&Arc<ScaledObject>> for Known {
 
 /// Every ScaledObject, by namespace and name.
 pub fn all(snapshot: &Snapshot) -> Vec<Known> {
-    snapshot.objects().into_iter().map(Known::from).collect()
+    snapshot.objects().iter().map(Known::from).collect()
 }
 
 /// The list for people: one a line, with what it scales.

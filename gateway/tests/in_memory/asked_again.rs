@@ -106,7 +106,12 @@ fn a_pod_that_was_found_before_is_found_wherever_it_is_by_now() {
     push(&agent, &[("u", "a", None, 80.0)], at(0.0));
     assert_eq!(world.ask("llm", &BASE), Ok(80.0));
     // It is another pod of that name by now, elsewhere.
-    world.workload("llm", 1, &[APod("a", Some("new"), Some("m"), Ok(Timestamp::LONG_AGO), None)], at(0.0));
+    world.workload(
+        "llm",
+        1,
+        &[APod("a", Some("new"), Some("m"), Ok(Timestamp::LONG_AGO), None)],
+        at(0.0),
+    );
     unavailable(&world);
     push(&world.agent("m"), &[("v", "a", Some("new"), 90.0)], at(0.0));
     assert_eq!(world.ask("llm", &BASE), Ok(90.0));

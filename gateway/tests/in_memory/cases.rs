@@ -519,7 +519,7 @@ fn history_is_kept_only_for_pods_that_something_scales() {
     for second in 0..200 {
         push(&agents[0], &[("u1", "a", None, 40.0)], at(f64::from(second)));
         push(&agents[1], &[("u2", "stranger", None, 40.0)], at(f64::from(second)));
-        world.fleet.tidy(|pod| world.answers.look_back(pod), at(f64::from(second)));
+        world.fleet.tidy(world.answers.look_backs(), at(f64::from(second)));
     }
     let kept = |node: &str| world.fleet.history(&node.into(), Timestamp::START).len();
     assert_eq!((kept("n1"), kept("n2")), (61, 0));

@@ -42,7 +42,7 @@ type Shown = BTreeMap<String, (u32, BTreeSet<String>)>;
 
 fn shown(directory: &Directory) -> Option<Shown> {
     let snapshot = directory.snapshot()?;
-    let objects = snapshot.objects().into_iter().filter_map(|object| {
+    let objects = snapshot.objects().iter().filter_map(|object| {
         let workload = object.workload.as_ref()?;
         let pods = workload.pods.iter().map(|pod| format!("{} {:?}", pod.key, pod.ready));
         Some((object.key.to_string(), (workload.replicas, pods.collect())))

@@ -75,7 +75,7 @@ impl OfTriggers {
     }
 
     fn add(&self, answers: &Answers, question: Question<'_>, trigger: u32) {
-        let Ok(spec) = answers.metric_spec(question.metadata) else { return };
+        let Ok(spec) = answers.spec_of(question) else { return };
         let label = OfTrigger {
             namespace: question.namespace.into(),
             scaledobject: question.name.into(),
