@@ -63,11 +63,11 @@ pub struct Asked {
     pub(super) undeclared: Option<Arc<Trigger>>,
 }
 
-/// Metadata as it came, all of it: the lengths of keys and values, and their text in one piece.
+/// Metadata as it came, all of it, in one piece: the lengths of each key and its value, then both.
 #[derive(Clone, Debug)]
 struct Whole {
-    lengths: Box<[(u16, u16)]>,
-    text: Box<str>,
+    pairs: usize,
+    text: Box<[u8]>,
 }
 
 /// What a question is about, as far as it can be known.
@@ -118,26 +118,33 @@ impl Whole {
         if bytes > MAX_BYTES {
             return None;
         }
-        let length = |text: &str| u16::try_from(text.len()).ok();
-        let lengths = metadata.iter().map(|(key, value)| Some((length(key)?, length(value)?)));
-        let text = metadata.iter().flat_map(|(key, value)| [&**key, value]).collect::<String>();
-        Some(Self { lengths: lengths.collect::<Option<_>>()?, text: text.into() })
+        let mut text = Vec::with_capacity(bytes + 4 * metadata.len());
+        for (key, value) in metadata {
+            for length in [key.len(), value.len()] {
+                text.extend(u16::try_from(length).ok()?.to_ne_bytes());
+            }
+            text.extend(key.bytes().chain(value.bytes()));
+        }
+        Some(Self { pairs: metadata.len(), text: text.into() })
     }
 
     /// Whether `metadata` is this.
     fn is(&self, metadata: &HashMap<String, String>) -> bool {
-        self.lengths.len() == metadata.len()
+        self.pairs == metadata.len()
             && metadata.iter().all(|(key, value)| self.has(key.as_bytes(), value.as_bytes()))
     }
 
     fn has(&self, key: &[u8], value: &[u8]) -> bool {
-        let mut rest = self.text.as_bytes();
-        self.lengths.iter().any(|(of_key, of_value)| {
-            let (own_key, after) = rest.split_at(usize::from(*of_key));
-            let (own_value, after) = after.split_at(usize::from(*of_value));
+        let mut rest = &self.text[..];
+        while let [a, b, c, d, after @ ..] = rest {
+            let lengths = [[*a, *b], [*c, *d]].map(u16::from_ne_bytes).map(usize::from);
+            let (own, after) = after.split_at(lengths[0] + lengths[1]);
             rest = after;
-            own_key == key && own_value == value
-        })
+            if lengths == [key.len(), value.len()] && own.split_at(key.len()) == (key, value) {
+                return true;
+            }
+        }
+        false
     }
 }
 

@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use shared::frame::Inventory;
+use smallvec::SmallVec;
 
 use super::observe::{Members, Said, groups, said_of, views_of};
 use crate::directory::{Pod, Workload};
@@ -26,7 +27,7 @@ pub struct Roster {
     inventories: Arc<[Arc<Inventory>]>,
     members: Vec<Member>,
     /// Where in `members` each of `pods` ends.
-    ends: Vec<usize>,
+    ends: SmallVec<[usize; 2]>,
 }
 
 /// A pod, and where it was found.
@@ -45,7 +46,7 @@ struct Found {
 impl Roster {
     /// The pods of `workload`, looked for in `fleet`.
     pub fn new(fleet: &Fleet, workload: &Arc<Workload>) -> Self {
-        let (mut members, mut ends) = (Vec::with_capacity(workload.pods.len()), Vec::new());
+        let (mut members, mut ends) = (Vec::with_capacity(workload.pods.len()), SmallVec::new());
         let mut inventories = Vec::new();
         let groups = groups(workload);
         for group in &groups {
@@ -108,7 +109,7 @@ impl Member {
     pub fn said(&self, fleet: &Fleet, read: impl FnOnce(&[Said<'_>], Option<usize>)) -> bool {
         if let Some(Found { slot, spot, inventory }) = &self.found
             && let Some(view) = &*slot.view()
-            && let Some(pod) = view.pod_at(spot, self.pod.uid.as_ref())
+            && let Some(pod) = view.pod_at(spot)
         {
             read(&[(&**view, pod)], Some(*inventory));
             return false;

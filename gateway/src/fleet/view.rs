@@ -77,7 +77,8 @@ pub struct Plain<'a> {
 #[derive(Clone, Debug)]
 pub struct Spot {
     index: Arc<Index>,
-    at: usize,
+    claims: Arc<Claims>,
+    uid: Option<PodUid>,
     all_fit: Option<bool>,
 }
 
@@ -100,16 +101,14 @@ pub struct Row {
 #[derive(Debug, Default)]
 pub struct Index {
     inventory: Arc<Inventory>,
-    claims: Vec<Claims>,
-    /// Places in `claims`.
-    pods: HashMap<PodKey, usize, Seeded>,
+    pods: HashMap<PodKey, Arc<Claims>, Seeded>,
 }
 
 #[derive(Debug)]
 struct Claims {
     /// Since when the node has spoken of this pod without a break.
     since: Timestamp,
-    devices: Vec<Claim>,
+    devices: SmallVec<[Claim; 1]>,
     /// Whether all devices are claimed with one UID, nearly always so: then one look is enough.
     one_uid: bool,
     /// Places of its engines in the inventory, one per selection of series.
@@ -142,11 +141,19 @@ struct Claimants {
 impl Index {
     /// Indexes an inventory; pods that `before` knew keep the time since when they are known.
     pub fn new(inventory: Arc<Inventory>, before: Option<&Self>, now: Timestamp) -> Self {
-        let mut index =
-            Self { inventory: inventory.clone(), claims: Vec::new(), pods: HashMap::default() };
+        let mut pods: HashMap<PodKey, Claims, Seeded> = HashMap::default();
+        let known_since = |pod: &PodKey| {
+            before.and_then(|index| index.pods.get(pod)).map_or(now, |claims| claims.since)
+        };
+        let new = |pod: &PodKey| Claims {
+            since: known_since(pod),
+            devices: SmallVec::new(),
+            one_uid: true,
+            engines: Vec::new(),
+        };
         for (at, device) in inventory.devices.iter().enumerate() {
             for (place, holder) in device.holders.iter().enumerate() {
-                let claims = index.claims_of(&holder.pod, before, now);
+                let claims = pods.entry(holder.pod.clone()).or_insert_with(|| new(&holder.pod));
                 let first = claims.devices.first();
                 claims.one_uid &= first.is_none_or(|first| first.by.uid == holder.uid);
                 let same = |claim: &&mut Claim| claim.device == at && claim.by.uid == holder.uid;
@@ -170,24 +177,11 @@ impl Index {
             }
         }
         for (at, engine) in inventory.engines.iter().enumerate() {
-            index.claims_of(&engine.pod, before, now).engines.push(at);
+            let claims = pods.entry(engine.pod.clone()).or_insert_with(|| new(&engine.pod));
+            claims.engines.push(at);
         }
-        index
-    }
-
-    /// What `pod` holds, nothing so far where it is new.
-    fn claims_of(&mut self, pod: &PodKey, before: Option<&Self>, now: Timestamp) -> &mut Claims {
-        let at = *self.pods.entry(pod.clone()).or_insert_with(|| {
-            let since = before.and_then(|before| before.claims(pod)).map_or(now, |c| c.since);
-            let (devices, engines) = (Vec::new(), Vec::new());
-            self.claims.push(Claims { since, devices, one_uid: true, engines });
-            self.claims.len() - 1
-        });
-        &mut self.claims[at]
-    }
-
-    fn claims(&self, pod: &PodKey) -> Option<&Claims> {
-        Some(&self.claims[*self.pods.get(pod)?])
+        let pods = pods.into_iter().map(|(pod, claims)| (pod, Arc::new(claims))).collect();
+        Self { inventory, pods }
     }
 
     /// The inventory it indexes.
@@ -248,22 +242,23 @@ impl NodeView {
 
     /// What it says of `pod`, where the UID agrees or one side does not know it.
     pub fn pod<'a>(&'a self, pod: &PodKey, uid: Option<&'a PodUid>) -> Option<PodView<'a>> {
-        let claims = self.index.claims(pod)?;
+        let claims = self.index.pods.get(pod)?;
         Some(PodView { view: self, claims, uid, all_fit: claims.all_fit(uid) })
     }
 
     /// Where `pod` is found in this view and in those that follow with the same inventory.
     pub fn spot(&self, pod: &PodKey, uid: Option<&PodUid>) -> Option<Spot> {
-        let at = *self.index.pods.get(pod)?;
-        let all_fit = self.index.claims[at].all_fit(uid);
-        Some(Spot { index: self.index.clone(), at, all_fit })
+        let claims = self.index.pods.get(pod)?.clone();
+        let (index, uid, all_fit) = (self.index.clone(), uid.cloned(), claims.all_fit(uid));
+        Some(Spot { index, claims, uid, all_fit })
     }
 
     /// What it says of the pod that `spot` was made for; `None` if the inventory has changed.
-    pub fn pod_at<'a>(&'a self, spot: &'a Spot, uid: Option<&'a PodUid>) -> Option<PodView<'a>> {
-        let is_same = Arc::ptr_eq(&self.index, &spot.index);
-        let claims = is_same.then(|| &spot.index.claims[spot.at])?;
-        Some(PodView { view: self, claims, uid, all_fit: spot.all_fit })
+    #[inline]
+    pub fn pod_at<'a>(&'a self, spot: &'a Spot) -> Option<PodView<'a>> {
+        let Spot { index, claims, uid, all_fit } = spot;
+        let is_same = Arc::ptr_eq(&self.index, index);
+        is_same.then(|| PodView { view: self, claims, uid: uid.as_ref(), all_fit: *all_fit })
     }
 
     /// Whether both come from the very same inventory.
@@ -299,7 +294,7 @@ impl NodeView {
 
     /// The readings of that very engine, wherever it is in the inventory.
     pub(super) fn row_of(&self, engine: &Engine) -> Option<&Row> {
-        let places = &self.index.claims(&engine.pod)?.engines;
+        let places = &self.index.pods.get(&engine.pod)?.engines;
         let engines = &self.index.inventory.engines;
         self.engine_row(*places.iter().find(|at| engines[**at] == *engine)?)
     }

@@ -61,6 +61,10 @@ pub struct FleetArgs {
     /// Its process, if it is on this machine: for CPU and memory.
     #[arg(long, requires = "gateway")]
     pid: Option<u32>,
+    /// Half a minute, for a gate: fewer nodes and rounds, judged by the best of them, and ratios of
+    /// CPU only.
+    #[arg(long, conflicts_with_all = ["churn", "restart", "gateway"])]
+    short: bool,
     #[command(flatten)]
     verdict: VerdictArgs,
 }
@@ -137,7 +141,11 @@ impl Fleet {
 ///
 /// # Errors
 /// When a server or an agent does not start or ends badly.
-pub async fn run(args: FleetArgs) -> anyhow::Result<bool> {
+pub async fn run(mut args: FleetArgs) -> anyhow::Result<bool> {
+    if args.short {
+        args.nodes = args.nodes.min(200);
+        (args.rounds, args.seconds) = (args.rounds.min(3), args.seconds.min(4.0));
+    }
     let connections = args.nodes as usize * if args.gateway.is_some() { 1 } else { 2 };
     let limit = open_files()?;
     anyhow::ensure!(
@@ -150,7 +158,7 @@ pub async fn run(args: FleetArgs) -> anyhow::Result<bool> {
         Some(url) => against(&args, url, progress).await?,
         None => beside_floor(&args, progress).await?,
     };
-    Ok(args.verdict.tell(&report, args.verdict.judge(false)))
+    Ok(args.verdict.tell(&report, args.verdict.judge(args.short)))
 }
 
 fn open_files() -> anyhow::Result<usize> {
@@ -198,7 +206,7 @@ async fn beside_floor(args: &FleetArgs, progress: Progress) -> anyhow::Result<Re
     sleep(Duration::from_secs(2)).await;
     let idle = own.rss()?;
     report.row("gateway's memory, idle", "MiB", idle);
-    if args.scaled == 0 {
+    if args.scaled == 0 && !args.short {
         report.budget("gateway's memory, idle, MiB", 16.0, idle);
     }
     let urls = [&bare, &own].map(|server| format!("http://{}", server.agents)).to_vec();
@@ -255,7 +263,7 @@ fn ingest(args: &FleetArgs, report: &mut Report, floor: &[f64], own: &[f64]) {
     );
     let large: Rounds = own.iter().map(at(10_000.0)).collect();
     report.row("by calculation for 10,000 nodes", "% of a core", large.clone());
-    if args.interval >= 1_000 {
+    if args.interval >= 1_000 && !args.short {
         report.budget("ingest: 10,000 nodes by calculation, % of a core", 100.0, large);
     }
 }
@@ -266,7 +274,7 @@ fn memory(args: &FleetArgs, report: &mut Report, bare: f64, own: f64) {
     let devices = f64::from(args.nodes * args.gpus);
     let extra = (own - bare) * 1024.0 / devices;
     report.row("gateway's memory above the floor's, a device", "KiB", extra);
-    if args.scaled == 0 && args.nodes >= 100 {
+    if args.scaled == 0 && args.nodes >= 100 && !args.short {
         let limit = 1.2 * bare + devices / 1024.0;
         report.budget("ingest: memory, MiB (1.2 x the floor's and 1 KiB a device)", limit, own);
     }
