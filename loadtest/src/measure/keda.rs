@@ -319,16 +319,8 @@ impl Bench {
         let interval = interval.as_secs_f64() * 1e3;
         let ratio = |percent| percentile(&times, percent, interval * 1e6);
         let (half, whole) = (0.5 + 5.0 / interval, 1.0 + 20.0 / interval);
-        self.report.budget(
-            "reading to message: p50 by the interval",
-            half,
-            ratio(50.0).into_iter().collect::<Rounds>(),
-        );
-        self.report.budget(
-            "reading to message: p99 by the interval",
-            whole,
-            ratio(99.0).into_iter().collect::<Rounds>(),
-        );
+        self.report.budget("reading to message: p50 by the interval", half, ratio(50.0));
+        self.report.budget("reading to message: p99 by the interval", whole, ratio(99.0));
         Ok(())
     }
 
