@@ -34,7 +34,7 @@ use tracing::{debug, info, warn};
 
 use self::courier::Courier;
 use crate::accept::Peer;
-use crate::contain::{self, Over, Streams};
+use crate::contain::{self, Life, Over, Streams};
 use crate::directory::Directory;
 use crate::engine::Asks;
 use crate::fleet::view::Intervals;
@@ -187,7 +187,10 @@ impl Uplink for Ingest {
             rate: Rate::default(),
             refusals_logged: false,
         };
-        let (clock, shutdown) = (self.clock, self.shutdown.clone());
+        // The connection's own, which ends with the gateway: thousands would meet at that one's lock.
+        let life = request.extensions().get::<Life>().cloned();
+        let life = life.unwrap_or_else(|| self.shutdown.child_token());
+        let clock = self.clock;
         let (directory, asks) = (self.directory.clone(), self.asks.clone());
         let (briefs, fleet) = (self.counts.briefs.clone(), self.fleet.clone());
         let courier = Courier::new(directory, asks, briefs, fleet, replies.clone());
@@ -196,7 +199,7 @@ impl Uplink for Ingest {
         let listening = async move {
             let _place = place;
             let listen = listen(conversation, request.into_inner(), clock, courier);
-            match shutdown.run_until_cancelled(listen).await {
+            match life.run_until_cancelled(listen).await {
                 None | Some(Ok(())) => debug!(peer, "agent stream ended"),
                 Some(Err(status)) => {
                     let (code, error) = (status.code(), status.message());
@@ -220,51 +223,25 @@ async fn listen(
     clock: Clock,
     courier: Courier,
 ) -> Result<(), Status> {
-    let mut courier = Some(courier);
-    let mut _briefing = None;
     let first = tokio::time::timeout(HELLO_WITHIN, messages.message()).await;
-    let mut next = first.map_err(|_| {
+    let first = first.map_err(|_| {
         conversation.refused("order", Status::deadline_exceeded("no Hello within 10 s"))
     })?;
-    loop {
-        let message = match next {
-            Ok(Some(message)) => message,
-            // The agent left, or its connection did.
-            Ok(None) => return Ok(()),
-            // What cannot be decoded, or is too large, is the agent's fault.
-            Err(status) if matches!(status.code(), Code::OutOfRange | Code::Internal) => {
-                return Err(conversation.refused("message", status));
-            }
-            Err(status) => {
-                debug!(error = status.message(), "agent stream broke");
-                return Ok(());
-            }
-        };
-        let now = clock.now();
-        let wait = conversation.rate.take(now);
-        if let Some(welcome) = conversation.take(message, now)?
-            && let Some((courier, session)) = courier.take().zip(conversation.session.as_ref())
-        {
-            // On its own, so that an agent that does not read is listened to all the same.
-            let carrying = tokio::spawn(courier.carry(welcome, session.node().clone()));
-            _briefing = Some(AbortOnDropHandle::new(carrying));
-        }
-        if !wait.is_zero() {
-            // Not refused: flow control slows the agent down, and its last word stays.
-            conversation.counts.slowed.inc();
-            tokio::time::sleep(wait).await;
-        }
-        next = match conversation.superseded() {
-            Some(superseded) => match superseded.run_until_cancelled(messages.message()).await {
-                Some(next) => next,
-                None => {
-                    let status = Status::aborted("newer streams of this node took over");
-                    return Err(conversation.refused("session", status));
-                }
-            },
-            None => messages.message().await,
-        };
+    let Some(hello) = conversation.came(first)? else { return Ok(()) };
+    let welcome = conversation.take(hello, clock.now())?;
+    let Some((welcome, session)) = welcome.zip(conversation.session.as_ref()) else {
+        return Ok(());
+    };
+    // On its own, so that an agent that does not read is listened to all the same.
+    let carrying = tokio::spawn(courier.carry(welcome, session.node().clone()));
+    let _briefing = AbortOnDropHandle::new(carrying);
+    let superseded = session.superseded.clone();
+    let rest = conversation.go_on(&mut messages, clock);
+    if let Some(ended) = superseded.run_until_cancelled(rest).await {
+        return ended;
     }
+    let status = Status::aborted("newer streams of this node took over");
+    Err(conversation.refused("session", status))
 }
 
 /// What one agent has said so far.
@@ -282,8 +259,41 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn superseded(&self) -> Option<CancellationToken> {
-        self.session.as_ref().map(|session| session.superseded.clone())
+    /// Takes what comes after Hello, until the agent leaves.
+    async fn go_on(
+        &mut self,
+        messages: &mut Streaming<AgentMessage>,
+        clock: Clock,
+    ) -> Result<(), Status> {
+        while let Some(message) = self.came(messages.message().await)? {
+            let now = clock.now();
+            let wait = self.rate.take(now);
+            self.take(message, now)?;
+            if !wait.is_zero() {
+                // Not refused: flow control slows the agent down, and its last word stays.
+                self.counts.slowed.inc();
+                tokio::time::sleep(wait).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The message that came; none if the agent left, or its connection did.
+    fn came(
+        &self,
+        next: Result<Option<AgentMessage>, Status>,
+    ) -> Result<Option<AgentMessage>, Status> {
+        match next {
+            Ok(message) => Ok(message),
+            // What cannot be decoded, or is too large, is the agent's fault.
+            Err(status) if matches!(status.code(), Code::OutOfRange | Code::Internal) => {
+                Err(self.refused("message", status))
+            }
+            Err(status) => {
+                debug!(error = status.message(), "agent stream broke");
+                Ok(None)
+            }
+        }
     }
 
     /// Takes one message; the welcome is the answer to Hello.
