@@ -175,7 +175,13 @@ impl Uplink for Ingest {
         let admitted = self.door.guard.admit(known.as_ref(), request.metadata()).await;
         let identity = admitted.map_err(|denied| self.door.refuse(denied, &peer))?;
         let (replies, stream) = mpsc::channel(1);
-        let conversation = Conversation {
+        // The connection's own, which ends with the gateway: thousands would meet at that one's lock.
+        let life = request.extensions().get::<Life>().cloned();
+        let life = life.unwrap_or_else(|| self.shutdown.child_token());
+        // In one place of its own: moved from future to future it would be kept several times over.
+        let mut conversation = Box::new(Conversation {
+            messages: request.into_inner(),
+            clock: self.clock,
             fleet: self.fleet.clone(),
             counts: self.counts.clone(),
             directory: self.directory.clone(),
@@ -186,11 +192,7 @@ impl Uplink for Ingest {
             link: None,
             rate: Rate::default(),
             refusals_logged: false,
-        };
-        // The connection's own, which ends with the gateway: thousands would meet at that one's lock.
-        let life = request.extensions().get::<Life>().cloned();
-        let life = life.unwrap_or_else(|| self.shutdown.child_token());
-        let clock = self.clock;
+        });
         let (directory, asks) = (self.directory.clone(), self.asks.clone());
         let (briefs, fleet) = (self.counts.briefs.clone(), self.fleet.clone());
         let courier = Courier::new(directory, asks, briefs, fleet, replies.clone());
@@ -198,8 +200,7 @@ impl Uplink for Ingest {
         let said = self.counts.said.ended.clone();
         let listening = async move {
             let _place = place;
-            let listen = listen(conversation, request.into_inner(), clock, courier);
-            match life.run_until_cancelled(listen).await {
+            match life.run_until_cancelled(conversation.listen(courier)).await {
                 None | Some(Ok(())) => debug!(peer, "agent stream ended"),
                 Some(Err(status)) => {
                     let (code, error) = (status.code(), status.message());
@@ -217,35 +218,10 @@ impl Uplink for Ingest {
     }
 }
 
-async fn listen(
-    mut conversation: Conversation,
-    mut messages: Streaming<AgentMessage>,
-    clock: Clock,
-    courier: Courier,
-) -> Result<(), Status> {
-    let first = tokio::time::timeout(HELLO_WITHIN, messages.message()).await;
-    let first = first.map_err(|_| {
-        conversation.refused("order", Status::deadline_exceeded("no Hello within 10 s"))
-    })?;
-    let Some(hello) = conversation.came(first)? else { return Ok(()) };
-    let welcome = conversation.take(hello, clock.now())?;
-    let Some((welcome, session)) = welcome.zip(conversation.session.as_ref()) else {
-        return Ok(());
-    };
-    // On its own, so that an agent that does not read is listened to all the same.
-    let carrying = tokio::spawn(courier.carry(welcome, session.node().clone()));
-    let _briefing = AbortOnDropHandle::new(carrying);
-    let superseded = session.superseded.clone();
-    let rest = conversation.go_on(&mut messages, clock);
-    if let Some(ended) = superseded.run_until_cancelled(rest).await {
-        return ended;
-    }
-    let status = Status::aborted("newer streams of this node took over");
-    Err(conversation.refused("session", status))
-}
-
 /// What one agent has said so far.
 struct Conversation {
+    messages: Streaming<AgentMessage>,
+    clock: Clock,
     fleet: Arc<Fleet>,
     counts: Counts,
     directory: Arc<Directory>,
@@ -259,14 +235,32 @@ struct Conversation {
 }
 
 impl Conversation {
-    /// Takes what comes after Hello, until the agent leaves.
-    async fn go_on(
-        &mut self,
-        messages: &mut Streaming<AgentMessage>,
-        clock: Clock,
-    ) -> Result<(), Status> {
-        while let Some(message) = self.came(messages.message().await)? {
-            let now = clock.now();
+    /// Takes what comes, until the agent leaves.
+    async fn listen(&mut self, courier: Courier) -> Result<(), Status> {
+        let first = tokio::time::timeout(HELLO_WITHIN, self.messages.message()).await;
+        let first = first.map_err(|_| {
+            self.refused("order", Status::deadline_exceeded("no Hello within 10 s"))
+        })?;
+        let Some(hello) = self.came(first)? else { return Ok(()) };
+        let welcome = self.take(hello, self.clock.now())?;
+        let Some((welcome, session)) = welcome.zip(self.session.as_ref()) else { return Ok(()) };
+        // On its own, so that an agent that does not read is listened to all the same.
+        let carrying = tokio::spawn(courier.carry(welcome, session.node().clone()));
+        let _briefing = AbortOnDropHandle::new(carrying);
+        let superseded = session.superseded.clone();
+        if let Some(ended) = superseded.run_until_cancelled(self.go_on()).await {
+            return ended;
+        }
+        let status = Status::aborted("newer streams of this node took over");
+        Err(self.refused("session", status))
+    }
+
+    /// Takes what comes after Hello.
+    async fn go_on(&mut self) -> Result<(), Status> {
+        loop {
+            let next = self.messages.message().await;
+            let Some(message) = self.came(next)? else { return Ok(()) };
+            let now = self.clock.now();
             let wait = self.rate.take(now);
             self.take(message, now)?;
             if !wait.is_zero() {
@@ -275,7 +269,6 @@ impl Conversation {
                 tokio::time::sleep(wait).await;
             }
         }
-        Ok(())
     }
 
     /// The message that came; none if the agent left, or its connection did.
