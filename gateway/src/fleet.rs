@@ -257,7 +257,7 @@ impl Fleet {
                 gone.push(name);
                 continue;
             }
-            let Some(view) = &node.view else { continue };
+            let Some(view) = view else { continue };
             let wanted = view.pods().filter_map(&keep).max().unwrap_or(Duration::ZERO);
             slot.state.lock().keep(wanted, now);
             if has_session || now.since(view.received_at) < CLAIMS_FOR {
@@ -266,7 +266,7 @@ impl Fleet {
         }
         self.note_conflicts(claimants);
         for node in gone {
-            self.forget(node);
+            self.forget(&node);
         }
         self.leave();
     }
