@@ -13,7 +13,7 @@ pub mod unattributed;
 /// One tick of one node, indexed by pod.
 pub mod view;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use node::NodeState;
-use view::{Intervals, NodeView};
+use view::{Index, Intervals, NodeView};
 
 /// Nodes the view holds; a further one is refused.
 pub const MAX_NODES: usize = 20_000;
@@ -57,6 +57,8 @@ pub struct Fleet {
     opened: AtomicU64,
     topology: watch::Sender<u64>,
     conflicts: ArcSwap<Vec<Conflict>>,
+    /// Who claimed what at the last look for them.
+    claimants: Mutex<Vec<(NodeName, Arc<Index>)>>,
 }
 
 /// A device that two nodes claim.
@@ -123,6 +125,7 @@ impl Default for Fleet {
             opened: AtomicU64::new(0),
             topology: watch::Sender::new(0),
             conflicts: ArcSwap::default(),
+            claimants: Mutex::default(),
         }
     }
 }
@@ -197,9 +200,8 @@ impl Fleet {
 
     /// Every node, in order.
     pub fn nodes(&self) -> Vec<NodeStatus> {
-        let slots: Vec<_> =
-            self.nodes.iter().map(|slot| (slot.key().clone(), slot.value().clone())).collect();
-        let mut nodes: Vec<_> = slots
+        let mut nodes: Vec<_> = self
+            .slots()
             .into_iter()
             .map(|(name, slot)| {
                 let (sessions, agent_version) = slot.state.lock().status();
@@ -208,6 +210,17 @@ impl Fleet {
             .collect();
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         nodes
+    }
+
+    /// What every node last said, in no order.
+    pub fn views(&self) -> Vec<(NodeName, Arc<NodeView>)> {
+        let said = |(name, slot): (NodeName, Arc<Node>)| Some((name, slot.view.load_full()?));
+        self.slots().into_iter().filter_map(said).collect()
+    }
+
+    /// Every node; no lock is held when it returns.
+    fn slots(&self) -> Vec<(NodeName, Arc<Node>)> {
+        self.nodes.iter().map(|slot| (slot.key().clone(), slot.value().clone())).collect()
     }
 
     /// Devices that more than one node claims, as of the last [`Fleet::tidy`].
@@ -235,39 +248,52 @@ impl Fleet {
     /// Forgets nodes that have long been silent, looks for devices claimed twice, and cuts every
     /// node's history to the longest that `keep` wants for a pod on it.
     pub fn tidy(&self, keep: impl Fn(&PodKey) -> Option<Duration>, now: Timestamp) {
-        let nodes = self.nodes();
-        let mut gone = Vec::new();
-        let mut claims: HashMap<&DeviceUuid, &NodeName, Seeded> = HashMap::default();
-        let mut conflicts: BTreeMap<&DeviceUuid, Vec<NodeName>> = BTreeMap::new();
-        for node in &nodes {
-            let last = node.view.as_ref().map(|view| view.received_at);
-            if node.sessions == 0 && last.is_none_or(|last| now.since(last) >= FORGET_AFTER) {
-                gone.push(&node.name);
+        let (mut gone, mut claimants) = (Vec::new(), Vec::new());
+        for (name, slot) in self.slots() {
+            let view = slot.view.load_full();
+            let last = view.as_ref().map(|view| view.received_at);
+            let has_session = slot.state.lock().status().0 > 0;
+            if !has_session && last.is_none_or(|last| now.since(last) >= FORGET_AFTER) {
+                gone.push(name);
                 continue;
             }
-            let Some(view) = &node.view else { continue };
+            let Some(view) = view else { continue };
             let wanted = view.pods().filter_map(&keep).max().unwrap_or(Duration::ZERO);
-            if let Some(slot) = self.nodes.get(&node.name).map(|slot| slot.clone()) {
-                slot.state.lock().keep(wanted, now);
+            slot.state.lock().keep(wanted, now);
+            if has_session || now.since(view.received_at) < CLAIMS_FOR {
+                claimants.push((name, view.index().clone()));
             }
-            let has_them = node.sessions > 0 || now.since(view.received_at) < CLAIMS_FOR;
-            for device in view.inventory().devices.iter().filter(|_| has_them) {
-                if let Some(first) = claims.insert(&device.uuid, &node.name) {
-                    let nodes =
-                        conflicts.entry(&device.uuid).or_insert_with(|| vec![first.clone()]);
-                    nodes.push(node.name.clone());
+        }
+        self.note_conflicts(claimants);
+        for node in gone {
+            self.forget(&node);
+        }
+        self.leave();
+    }
+
+    /// Looks for devices claimed twice, if anybody claims something else than at the last look.
+    fn note_conflicts(&self, claimants: Vec<(NodeName, Arc<Index>)>) {
+        let mut known = self.claimants.lock();
+        let is_same = |((_, a), (_, b)): (&(_, Arc<Index>), &(_, Arc<Index>))| Arc::ptr_eq(a, b);
+        if known.len() == claimants.len() && known.iter().zip(&claimants).all(is_same) {
+            return;
+        }
+        let mut claims: HashMap<&DeviceUuid, &NodeName, Seeded> = HashMap::default();
+        let mut twice: BTreeMap<&DeviceUuid, BTreeSet<&NodeName>> = BTreeMap::new();
+        for (name, index) in &claimants {
+            for device in &index.inventory().devices {
+                if let Some(other) = claims.insert(&device.uuid, name) {
+                    twice.entry(&device.uuid).or_default().extend([other, name]);
                 }
             }
         }
-        let conflicts: Vec<_> = conflicts
-            .into_iter()
-            .map(|(uuid, nodes)| Conflict { uuid: uuid.clone(), nodes })
-            .collect();
-        tell_new(&self.conflicts.swap(Arc::new(conflicts.clone())), &conflicts);
-        for node in gone {
-            self.forget(node);
-        }
-        self.leave();
+        let conflicts = twice.into_iter().map(|(uuid, nodes)| Conflict {
+            uuid: uuid.clone(),
+            nodes: nodes.into_iter().cloned().collect(),
+        });
+        let conflicts = Arc::new(conflicts.collect::<Vec<_>>());
+        tell_new(&self.conflicts.swap(conflicts.clone()), &conflicts);
+        *known = claimants;
     }
 
     /// Takes pods out of the index once neither their former node nor its history speaks of them.

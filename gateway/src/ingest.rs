@@ -34,7 +34,7 @@ use tracing::{debug, info, warn};
 
 use self::courier::Courier;
 use crate::accept::Peer;
-use crate::contain::{self, Over, Streams};
+use crate::contain::{self, Life, Over, Streams};
 use crate::directory::Directory;
 use crate::engine::Asks;
 use crate::fleet::view::Intervals;
@@ -175,7 +175,13 @@ impl Uplink for Ingest {
         let admitted = self.door.guard.admit(known.as_ref(), request.metadata()).await;
         let identity = admitted.map_err(|denied| self.door.refuse(denied, &peer))?;
         let (replies, stream) = mpsc::channel(1);
-        let conversation = Conversation {
+        // The connection's own, which ends with the gateway: thousands would meet at that one's lock.
+        let life = request.extensions().get::<Life>().cloned();
+        let life = life.unwrap_or_else(|| self.shutdown.child_token());
+        // In one place of its own: moved from future to future it would be kept several times over.
+        let mut conversation = Box::new(Conversation {
+            messages: request.into_inner(),
+            clock: self.clock,
             fleet: self.fleet.clone(),
             counts: self.counts.clone(),
             directory: self.directory.clone(),
@@ -186,8 +192,7 @@ impl Uplink for Ingest {
             link: None,
             rate: Rate::default(),
             refusals_logged: false,
-        };
-        let (clock, shutdown) = (self.clock, self.shutdown.clone());
+        });
         let (directory, asks) = (self.directory.clone(), self.asks.clone());
         let (briefs, fleet) = (self.counts.briefs.clone(), self.fleet.clone());
         let courier = Courier::new(directory, asks, briefs, fleet, replies.clone());
@@ -195,8 +200,7 @@ impl Uplink for Ingest {
         let said = self.counts.said.ended.clone();
         let listening = async move {
             let _place = place;
-            let listen = listen(conversation, request.into_inner(), clock, courier);
-            match shutdown.run_until_cancelled(listen).await {
+            match life.run_until_cancelled(conversation.listen(courier)).await {
                 None | Some(Ok(())) => debug!(peer, "agent stream ended"),
                 Some(Err(status)) => {
                     let (code, error) = (status.code(), status.message());
@@ -214,61 +218,10 @@ impl Uplink for Ingest {
     }
 }
 
-async fn listen(
-    mut conversation: Conversation,
-    mut messages: Streaming<AgentMessage>,
-    clock: Clock,
-    courier: Courier,
-) -> Result<(), Status> {
-    let mut courier = Some(courier);
-    let mut _briefing = None;
-    let first = tokio::time::timeout(HELLO_WITHIN, messages.message()).await;
-    let mut next = first.map_err(|_| {
-        conversation.refused("order", Status::deadline_exceeded("no Hello within 10 s"))
-    })?;
-    loop {
-        let message = match next {
-            Ok(Some(message)) => message,
-            // The agent left, or its connection did.
-            Ok(None) => return Ok(()),
-            // What cannot be decoded, or is too large, is the agent's fault.
-            Err(status) if matches!(status.code(), Code::OutOfRange | Code::Internal) => {
-                return Err(conversation.refused("message", status));
-            }
-            Err(status) => {
-                debug!(error = status.message(), "agent stream broke");
-                return Ok(());
-            }
-        };
-        let now = clock.now();
-        let wait = conversation.rate.take(now);
-        if let Some(welcome) = conversation.take(message, now)?
-            && let Some((courier, session)) = courier.take().zip(conversation.session.as_ref())
-        {
-            // On its own, so that an agent that does not read is listened to all the same.
-            let carrying = tokio::spawn(courier.carry(welcome, session.node().clone()));
-            _briefing = Some(AbortOnDropHandle::new(carrying));
-        }
-        if !wait.is_zero() {
-            // Not refused: flow control slows the agent down, and its last word stays.
-            conversation.counts.slowed.inc();
-            tokio::time::sleep(wait).await;
-        }
-        next = match conversation.superseded() {
-            Some(superseded) => match superseded.run_until_cancelled(messages.message()).await {
-                Some(next) => next,
-                None => {
-                    let status = Status::aborted("newer streams of this node took over");
-                    return Err(conversation.refused("session", status));
-                }
-            },
-            None => messages.message().await,
-        };
-    }
-}
-
 /// What one agent has said so far.
 struct Conversation {
+    messages: Streaming<AgentMessage>,
+    clock: Clock,
     fleet: Arc<Fleet>,
     counts: Counts,
     directory: Arc<Directory>,
@@ -282,8 +235,58 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn superseded(&self) -> Option<CancellationToken> {
-        self.session.as_ref().map(|session| session.superseded.clone())
+    /// Takes what comes, until the agent leaves.
+    async fn listen(&mut self, courier: Courier) -> Result<(), Status> {
+        let first = tokio::time::timeout(HELLO_WITHIN, self.messages.message()).await;
+        let first = first.map_err(|_| {
+            self.refused("order", Status::deadline_exceeded("no Hello within 10 s"))
+        })?;
+        let Some(hello) = self.came(first)? else { return Ok(()) };
+        let welcome = self.take(hello, self.clock.now())?;
+        let Some((welcome, session)) = welcome.zip(self.session.as_ref()) else { return Ok(()) };
+        // On its own, so that an agent that does not read is listened to all the same.
+        let carrying = tokio::spawn(courier.carry(welcome, session.node().clone()));
+        let _briefing = AbortOnDropHandle::new(carrying);
+        let superseded = session.superseded.clone();
+        if let Some(ended) = superseded.run_until_cancelled(self.go_on()).await {
+            return ended;
+        }
+        let status = Status::aborted("newer streams of this node took over");
+        Err(self.refused("session", status))
+    }
+
+    /// Takes what comes after Hello.
+    async fn go_on(&mut self) -> Result<(), Status> {
+        loop {
+            let next = self.messages.message().await;
+            let Some(message) = self.came(next)? else { return Ok(()) };
+            let now = self.clock.now();
+            let wait = self.rate.take(now);
+            self.take(message, now)?;
+            if !wait.is_zero() {
+                // Not refused: flow control slows the agent down, and its last word stays.
+                self.counts.slowed.inc();
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
+
+    /// The message that came; none if the agent left, or its connection did.
+    fn came(
+        &self,
+        next: Result<Option<AgentMessage>, Status>,
+    ) -> Result<Option<AgentMessage>, Status> {
+        match next {
+            Ok(message) => Ok(message),
+            // What cannot be decoded, or is too large, is the agent's fault.
+            Err(status) if matches!(status.code(), Code::OutOfRange | Code::Internal) => {
+                Err(self.refused("message", status))
+            }
+            Err(status) => {
+                debug!(error = status.message(), "agent stream broke");
+                Ok(None)
+            }
+        }
     }
 
     /// Takes one message; the welcome is the answer to Hello.

@@ -14,7 +14,7 @@ mod idle;
 /// What a device's energy total showed → what was used.
 pub mod meter;
 /// Who has which part of a GPU.
-pub mod party;
+mod party;
 /// Tables for people and CSV for spreadsheets.
 pub mod render;
 /// The ledger as it is shown.
@@ -28,13 +28,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use indexmap::IndexMap;
 use shared::identity::{DeviceUuid, NodeName, PodKey, WorkloadKey};
 use shared::time::Timestamp;
 
 use crate::directory::Snapshot;
 use crate::fleet::view::NodeView;
 use account::{Figures, NodeRow, Row};
-use party::{Party, parties};
+use party::{Party, Plan};
 use tariff::Tariff;
 use unit::{Step, Unit};
 
@@ -50,37 +51,62 @@ pub const REMEMBER: Duration = Duration::from_secs(3_600);
 const FRESH_DIRECTORY: Duration = Duration::from_secs(30);
 /// Learned figures of models.
 const MAX_MODELS: usize = 1_000;
+/// What is gone is looked for this often.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+
+/// Hashes names in a few instructions. Its seed is random, because agents say the names.
+type Seeded = foldhash::fast::RandomState;
 
 /// Everything that is counted.
 #[derive(Debug, Default)]
 pub struct Ledger {
     tariff: Tariff,
     since: Option<Timestamp>,
-    units: HashMap<DeviceUuid, Unit>,
-    workloads: HashMap<WorkloadKey, Row>,
+    units: IndexMap<DeviceUuid, Unit, Seeded>,
+    workloads: IndexMap<WorkloadKey, Row, Seeded>,
+    /// How often places in the two changed hands.
+    moves: u64,
     /// What was counted for workloads that have no row any more.
     folded: BTreeMap<Arc<str>, Figures>,
-    nodes: BTreeMap<NodeName, NodeRow>,
+    nodes: HashMap<NodeName, Node, Seeded>,
     /// The least that a GPU of that name was seen to draw when it did nothing.
     idle_watts: HashMap<Arc<str>, f64>,
     /// Rows that were folded into their namespaces' so far.
     folds: u64,
     last_look: Option<Timestamp>,
-    /// The look at which there was no room for another row.
-    full_at: Option<Timestamp>,
+    last_sweep: Option<Timestamp>,
+    /// Until when there is no room for another row.
+    full_until: Timestamp,
 }
 
-/// One node of one look.
+/// One node as it was at the last look.
+#[derive(Debug, Default)]
+struct Node {
+    row: Option<NodeRow>,
+    followed: Option<Followed>,
+    seen: Timestamp,
+}
+
+/// What is followed of a node, found once and good for as long as nothing changes.
+#[derive(Debug)]
+struct Followed {
+    plan: Arc<Plan>,
+    /// Place of each GPU among all units.
+    units: Box<[usize]>,
+    /// Place of each party's row among the workloads; `None` if it has none.
+    owners: Box<[Option<usize>]>,
+    /// Of the places.
+    moves: u64,
+}
+
+/// What a look is taken at.
 #[derive(Clone, Copy)]
 struct Look<'a> {
-    node: &'a NodeName,
-    view: &'a NodeView,
     directory: &'a Snapshot,
+    /// Whether the look before was at that very directory.
+    is_same: bool,
     now: Timestamp,
 }
-
-/// GPUs of a workload at one look, and pods that have them.
-type Holdings = HashMap<WorkloadKey, (f64, Vec<PodKey>)>;
 
 impl Ledger {
     /// An empty ledger.
@@ -95,135 +121,226 @@ impl Ledger {
         directory: &Snapshot,
         now: Timestamp,
     ) {
+        self.look_at(nodes, Look { directory, is_same: false, now });
+    }
+
+    /// The same where `directory` is the very one of the look before.
+    pub fn look_again<'a>(
+        &mut self,
+        nodes: impl IntoIterator<Item = (&'a NodeName, &'a NodeView)>,
+        directory: &Snapshot,
+        now: Timestamp,
+    ) {
+        self.look_at(nodes, Look { directory, is_same: true, now });
+    }
+
+    fn look_at<'a>(
+        &mut self,
+        views: impl IntoIterator<Item = (&'a NodeName, &'a NodeView)>,
+        look: Look<'_>,
+    ) {
+        let now = look.now;
         self.since.get_or_insert(now);
-        let mut holdings = Holdings::new();
-        for (node, view) in nodes {
-            self.look_at(node, view, directory, &mut holdings, now);
-        }
-        for (workload, (gpus, mut pods)) in holdings {
-            pods.sort();
-            pods.dedup();
-            if let Some(row) = self.workloads.get_mut(&workload) {
-                row.per_pod = Some(gpus / pods.len().max(1) as f64);
+        let mut nodes = std::mem::take(&mut self.nodes);
+        let is_followed = |nodes: &HashMap<_, Node, _>| {
+            nodes.values().filter(|node: &&Node| node.followed.is_some()).count()
+        };
+        let (before, mut looked, mut is_new) = (is_followed(&nodes), 0, false);
+        for (name, view) in views {
+            if !nodes.contains_key(name) {
+                nodes.insert(name.clone(), Node::default());
             }
+            let Some(node) = nodes.get_mut(name) else { continue };
+            node.seen = now;
+            looked += 1;
+            is_new |= self.keep_up(node, (name, view), look);
+            self.count(node, (name, view), now);
         }
-        self.note_zeros(directory, now);
-        self.forget(now);
+        if looked < nodes.len() {
+            nodes
+                .values_mut()
+                .filter(|node| node.seen != now)
+                .for_each(|node| node.followed = None);
+        }
+        if is_new || looked != before {
+            self.note_holdings(&nodes);
+        }
+        self.nodes = nodes;
+        self.note_zeros(look.directory, now);
+        if self.last_sweep.is_none_or(|last| now.since(last) >= SWEEP_EVERY) {
+            self.last_sweep = Some(now);
+            self.forget(now);
+        }
         self.last_look = Some(now);
     }
 
-    fn look_at(
+    /// Brings what is followed of a node in line with what it says now; returns whether that is new.
+    fn keep_up(
         &mut self,
-        node: &NodeName,
-        view: &NodeView,
-        directory: &Snapshot,
-        holdings: &mut Holdings,
-        now: Timestamp,
-    ) {
-        let devices = &view.inventory().devices;
-        let mut cut: HashMap<&DeviceUuid, Vec<usize>> = HashMap::new();
-        for (at, device) in devices.iter().enumerate() {
-            if let Some(mig) = &device.mig {
-                cut.entry(&mig.parent).or_default().push(at);
+        node: &mut Node,
+        (name, view): (&NodeName, &NodeView),
+        Look { directory, is_same, now }: Look<'_>,
+    ) -> bool {
+        let known = node.followed.take();
+        let known = known.filter(|followed| followed.plan.is_of(view.inventory()));
+        let plan = match known {
+            Some(known) if is_same && self.is_good(&known, now) => {
+                node.followed = Some(known);
+                return false;
+            }
+            Some(known) => known.plan,
+            None => Arc::new(Plan::new(view.inventory().clone())),
+        };
+        let gpus = plan.gpus().iter();
+        let units: Box<[usize]> =
+            gpus.map(|gpu| self.unit(&plan.gpu(gpu).uuid, name, now)).collect();
+        let mut owners = vec![None; plan.parties().len()].into_boxed_slice();
+        for (gpu, unit) in plan.gpus().iter().zip(&units) {
+            // A claim that does not count leaves no row.
+            if !self.units[*unit].is_of(name, now) {
+                continue;
+            }
+            for place in gpu.parties.clone() {
+                let party = &plan.parties()[place];
+                let owner = owner(directory, plan.tenancy(party).pod);
+                // Who holds nothing is counted where there is something to count for already.
+                let is_holding = party.fraction > 0.0;
+                owners[place] = if is_holding {
+                    self.row(owner, now)
+                } else {
+                    self.workloads.get_index_of(&owner)
+                };
             }
         }
-        let is_whole = |at: &usize| match &devices[*at].mig {
-            None => true,
-            // Its GPU is not known: it stands for itself.
-            Some(mig) => devices.iter().all(|device| device.uuid != mig.parent),
-        };
-        let look = Look { node, view, directory, now };
-        for at in (0..devices.len()).filter(is_whole) {
-            let instances = cut.get(&devices[at].uuid).map_or(&[][..], |places| places);
-            self.step(look, at, parties(view, at, instances), holdings);
-        }
+        node.followed = Some(Followed { plan, units, owners, moves: self.moves });
+        true
     }
 
-    /// One GPU of one look.
-    fn step(&mut self, look: Look<'_>, at: usize, parties: Vec<Party>, holdings: &mut Holdings) {
-        let Look { node, view, directory, now } = look;
-        let device = &view.inventory().devices[at];
-        let unit = self.units.entry(device.uuid.clone()).or_insert_with(|| Unit::new(node, now));
-        if !unit.is_of(node, now) {
-            return;
+    /// Whether places found before are still good, and those not found not to be found now.
+    fn is_good(&self, followed: &Followed, now: Timestamp) -> bool {
+        followed.moves == self.moves
+            && (now < self.full_until || followed.owners.iter().all(Option::is_some))
+    }
+
+    fn unit(&mut self, uuid: &DeviceUuid, node: &NodeName, now: Timestamp) -> usize {
+        self.units
+            .get_index_of(uuid)
+            .unwrap_or_else(|| self.units.insert_full(uuid.clone(), Unit::new(node, now)).0)
+    }
+
+    /// The place of the workload's row, if there is one or room for it: without it, it is counted
+    /// for its namespace alone.
+    fn row(&mut self, workload: WorkloadKey, now: Timestamp) -> Option<usize> {
+        if let Some(at) = self.workloads.get_index_of(&workload) {
+            return Some(at);
         }
-        let owners: Vec<_> =
-            parties.iter().map(|party| owner(directory, &party.tenancy.pod)).collect();
-        for (party, owner) in parties.iter().zip(&owners).filter(|(it, _)| it.fraction > 0.0) {
-            let held = holdings.entry(owner.clone()).or_default();
-            held.0 += party.fraction;
-            held.1.push(party.tenancy.pod.clone());
-            self.note(owner, now);
+        let row = Row { seen: now, ..Row::default() };
+        if self.workloads.len() < MAX_WORKLOADS {
+            return Some(self.workloads.insert_full(workload, row).0);
         }
-        let Some(unit) = self.units.get_mut(&device.uuid) else { return };
-        let Some(step) = unit.step(view, at, parties, now) else { return };
-        let learned = unit.learned_idle_watts();
-        if let Some(watts) = learned {
-            self.learn(&device.name, watts);
+        if now < self.full_until {
+            return None;
         }
-        let given = self.tariff.idle_watts(&device.name).or(learned);
-        let idle_watts = given.or_else(|| self.idle_watts.get(&device.name).copied());
-        self.count(look, &device.name, &step, (&owners, idle_watts));
+        let rows = self.workloads.values().enumerate();
+        let (at, oldest) = rows.min_by_key(|(_, row)| row.seen)?;
+        if now.since(oldest.seen) <= unit::CLOSE {
+            self.full_until = oldest.seen + unit::CLOSE;
+            return None;
+        }
+        // In its place, so that the others keep theirs.
+        let gone = self.workloads.replace_index(at, workload).ok()?;
+        let gone = (gone, std::mem::replace(&mut self.workloads[at], row));
+        self.fold(&gone.0, &gone.1);
+        Some(at)
+    }
+
+    /// What happened to a node's GPUs since the look before.
+    fn count(&mut self, node: &mut Node, (name, view): (&NodeName, &NodeView), now: Timestamp) {
+        let Some(Followed { plan, units, owners, .. }) = &node.followed else { return };
+        for (at, (gpu, unit)) in plan.gpus().iter().zip(units).enumerate() {
+            let unit = &mut self.units[*unit];
+            if !unit.is_of(name, now) {
+                continue;
+            }
+            let parties = &plan.parties()[gpu.parties.clone()];
+            let owners = &owners[gpu.parties.clone()];
+            for (_, owner) in parties.iter().zip(owners).filter(|(it, _)| it.fraction > 0.0) {
+                if let Some(owner) = owner {
+                    self.workloads[*owner].seen = now;
+                }
+            }
+            let Some(step) = unit.step(view, (plan, at), now) else { continue };
+            let learned = unit.learned_idle_watts();
+            let model = &plan.gpu(gpu).name;
+            if let Some(watts) = learned {
+                self.learn(model, watts);
+            }
+            let given = self.tariff.idle_watts(model).or(learned);
+            let idle_watts = given.or_else(|| self.idle_watts.get(model).copied());
+            let row = node.row.get_or_insert_default();
+            row.seen = now;
+            let price = self.tariff.price(model);
+            let owners = owners.iter().zip(parties);
+            let owners = owners.map(|(owner, party)| (*owner, plan.tenancy(party).pod, party));
+            self.count_step(row, &step, owners, (idle_watts, price));
+        }
     }
 
     /// What happened to one GPU since the look before.
-    fn count(
+    fn count_step<'a>(
         &mut self,
-        Look { node, now, .. }: Look<'_>,
-        model: &str,
+        node: &mut NodeRow,
         step: &Step,
-        (owners, idle_watts): (&[WorkloadKey], Option<f64>),
+        owners: impl Iterator<Item = (Option<usize>, &'a PodKey, &'a Party)>,
+        (idle_watts, price): (Option<f64>, Option<f64>),
     ) {
-        let price = self.tariff.price(model);
-        let node = self.nodes.entry(node.clone()).or_default();
-        node.seen = now;
         node.doubtful += u64::from(step.is_doubtful);
-        let mut attributed = 0.0;
-        for (party, owner) in step.parties.iter().zip(owners) {
-            let figures = match self.workloads.get_mut(owner) {
-                Some(row) => &mut row.figures,
-                None => of_namespace(&mut self.folded, &owner.namespace),
+        let (mut attributed, mut held) = (0.0, 0.0);
+        for ((owner, pod, party), used) in owners.zip(&step.uses) {
+            let figures = match owner {
+                Some(at) => &mut self.workloads[at].figures,
+                None => of_namespace(&mut self.folded, &pod.namespace),
             };
+            held += party.fraction;
             if step.is_same {
                 figures.hold(party.fraction * step.seconds, price);
                 node.held += party.fraction * step.seconds;
             }
-            if let Some(busy) = party.busy.filter(|_| step.is_same && step.is_close) {
+            if let Some(busy) = used.busy.filter(|_| step.is_same && step.is_close) {
                 figures.work(busy * step.seconds);
             }
-            let (dynamic, idle) = step.energy_of(party, idle_watts);
+            let (dynamic, idle) = step.energy_of((party, used), idle_watts);
             figures.use_up(dynamic, idle);
             attributed += dynamic.unwrap_or(0.0) + idle.unwrap_or(0.0);
         }
         if step.is_same {
-            node.free += step.free() * step.seconds;
+            node.free += (1.0 - held).max(0.0) * step.seconds;
         }
         if let Some(spent) = &step.spent {
             node.use_up(spent.joules, attributed);
         }
     }
 
-    /// Sees to it that the workload has a row, if there is room for one: without it, it is counted
-    /// for its namespace alone.
-    fn note(&mut self, workload: &WorkloadKey, now: Timestamp) {
-        if let Some(row) = self.workloads.get_mut(workload) {
-            row.seen = now;
-            return;
-        }
-        if self.workloads.len() >= MAX_WORKLOADS {
-            if self.full_at == Some(now) {
-                return;
-            }
-            let oldest = self.workloads.iter().min_by_key(|(_, row)| row.seen);
-            match oldest.filter(|(_, row)| now.since(row.seen) > unit::CLOSE) {
-                Some((oldest, _)) => self.fold(&oldest.clone()),
-                None => {
-                    self.full_at = Some(now);
-                    return;
-                }
+    /// Notes how many GPUs a pod of each workload has.
+    fn note_holdings(&mut self, nodes: &HashMap<NodeName, Node, Seeded>) {
+        let mut holdings: HashMap<usize, (f64, Vec<&PodKey>), Seeded> = HashMap::default();
+        for (name, node) in nodes {
+            let Some(Followed { plan, units, owners, .. }) = &node.followed else { continue };
+            let own =
+                plan.gpus().iter().zip(units).filter(|(_, at)| self.units[**at].node() == name);
+            for place in own.flat_map(|(gpu, _)| gpu.parties.clone()) {
+                let party = &plan.parties()[place];
+                let Some(owner) = owners[place].filter(|_| party.fraction > 0.0) else { continue };
+                let held = holdings.entry(owner).or_default();
+                held.0 += party.fraction;
+                held.1.push(plan.tenancy(party).pod);
             }
         }
-        self.workloads.insert(workload.clone(), Row { seen: now, ..Row::default() });
+        for (at, (gpus, mut pods)) in holdings {
+            pods.sort();
+            pods.dedup();
+            self.workloads[at].per_pod = Some(gpus / pods.len().max(1) as f64);
+        }
     }
 
     fn learn(&mut self, model: &Arc<str>, watts: f64) {
@@ -253,16 +370,22 @@ impl Ledger {
     }
 
     fn forget(&mut self, now: Timestamp) {
+        let places = self.units.len();
         self.units.retain(|_, unit| now.since(unit.seen()) < REMEMBER);
-        self.nodes.retain(|_, node| now.since(node.seen) < REMEMBER);
-        let gone = self.workloads.iter().filter(|(_, row)| now.since(row.seen) >= REMEMBER);
-        let gone: Vec<_> = gone.map(|(key, _)| key.clone()).collect();
-        gone.iter().for_each(|key| self.fold(key));
+        self.moves += u64::from(self.units.len() < places);
+        let is_late = |seen: Timestamp| now.since(seen) >= REMEMBER;
+        self.nodes.retain(|_, node| {
+            node.row = node.row.filter(|row| !is_late(row.seen));
+            node.row.is_some() || node.followed.is_some()
+        });
+        let gone: Vec<_> = self.workloads.extract_if(.., |_, row| is_late(row.seen)).collect();
+        gone.iter().for_each(|(key, row)| self.fold(key, row));
     }
 
-    fn fold(&mut self, workload: &WorkloadKey) {
-        let Some(row) = self.workloads.remove(workload) else { return };
+    fn fold(&mut self, workload: &WorkloadKey, row: &Row) {
         self.folds += 1;
+        self.moves += 1;
+        self.full_until = Timestamp::default();
         of_namespace(&mut self.folded, &workload.namespace).add(&row.figures);
     }
 
@@ -271,9 +394,12 @@ impl Ledger {
         self.workloads.iter()
     }
 
-    /// Every node that has a row.
+    /// Every node that has a row, in order.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &NodeRow)> {
-        self.nodes.iter()
+        let rows = self.nodes.iter().filter_map(|(name, node)| Some((name, node.row.as_ref()?)));
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort_by_key(|(name, _)| *name);
+        rows.into_iter()
     }
 
     /// Totals by namespace: its workloads', and of those that have no row any more.

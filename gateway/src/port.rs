@@ -7,20 +7,31 @@
 //! the time that it gives itself, is an error, and nothing goes on working on it. A peer that
 //! answers no ping is gone.
 
+/// How long a caller waits.
+mod deadline;
+
 use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::{Stream, StreamExt as _, stream};
+use futures_util::{Stream, StreamExt as _};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use proto::keda::external_scaler_server::{ExternalScaler, ExternalScalerServer};
 use proto::uplink::uplink_server::{Uplink, UplinkServer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::Request;
 use tonic::service::Routes;
-use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tonic_health::pb::health_server::{Health, HealthServer};
+use tower::{Layer as _, ServiceExt as _};
 use tracing::debug;
 
 use crate::contain::{Contain, Life};
@@ -43,17 +54,20 @@ const MOST_KEDA_STREAMS: u32 = 50_000;
 const MOST_AGENT_STREAMS: u32 = 64;
 /// Streams of one agent's connection; an agent has one.
 const AGENT_STREAMS: usize = 16;
+
 /// How connections of a port are served.
 #[derive(Clone)]
 pub struct Port {
     /// What is served.
-    pub routes: Routes,
-    /// How: pings, streams, time for a call.
-    pub server: Server,
+    routes: Routes,
+    /// How: pings, streams, sizes.
+    http: http2::Builder<TokioExecutor>,
     /// What its calls may cost.
-    pub contain: Contain,
+    contain: Contain,
+    /// How long a call may take; its caller may say less.
+    within: Option<Duration>,
     /// How old a connection may get; none is without end.
-    pub age: Option<Duration>,
+    age: Option<Duration>,
 }
 
 impl Port {
@@ -67,8 +81,9 @@ impl Port {
         let scaler = ExternalScalerServer::new(scaler).max_decoding_message_size(MAX_KEDA_BYTES);
         Self {
             routes: Routes::new(scaler).add_service(health).prepare(),
-            server: server().timeout(CALL_WITHIN).max_concurrent_streams(MOST_KEDA_STREAMS),
+            http: http(MOST_KEDA_STREAMS),
             contain,
+            within: Some(CALL_WITHIN),
             age: Some(age),
         }
     }
@@ -78,8 +93,9 @@ impl Port {
         let ingest = UplinkServer::new(ingest).max_decoding_message_size(MAX_AGENT_BYTES);
         Self {
             routes: Routes::new(ingest).prepare(),
-            server: server().max_concurrent_streams(MOST_AGENT_STREAMS),
+            http: http(MOST_AGENT_STREAMS),
             contain: contain.with_streams(AGENT_STREAMS),
+            within: None,
             // Agents look up the replicas themselves and have a stream to each.
             age: None,
         }
@@ -124,31 +140,53 @@ impl Port {
     where
         IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
     {
-        let age = self.age.map(|age| age.mul_f64(0.8 + 0.4 * fastrand::f64()));
-        // The server serves a stream of connections and would wait for a second one without end.
-        let gone = io.gone();
-        let end = async {
-            let old = async {
-                match age {
-                    Some(age) => tokio::time::sleep(age).await,
-                    None => std::future::pending().await,
-                }
-            };
-            life.run_until_cancelled(gone.run_until_cancelled(old)).await;
-            life.cancel();
+        let Self { routes, http, contain, within, age } = self;
+        let peer = io.connect_info();
+        let calls = contain.living(life.clone()).layer(routes);
+        let calls = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer.clone());
+            let own = deadline::of_caller(request.headers());
+            let within = within.into_iter().chain(own).min();
+            let call = calls.clone().oneshot(request.map(Body::new));
+            async move {
+                let Some(within) = within else { return call.await };
+                let late =
+                    |_| Ok::<_, Infallible>(Status::cancelled("Timeout expired").into_http());
+                timeout(within, call).await.unwrap_or_else(late)
+            }
+        });
+        let mut connection = pin!(http.serve_connection(TokioIo::new(io), calls));
+        let age = age.map(|age| age.mul_f64(0.8 + 0.4 * fastrand::f64()));
+        let old = async {
+            match age {
+                Some(age) => sleep(age).await,
+                None => std::future::pending().await,
+            }
         };
-        let only = stream::once(async { Ok::<_, Infallible>(io) }).chain(stream::pending());
-        let mut server = self.server.layer(self.contain.living(life.clone()));
-        let served = server.add_routes(self.routes).serve_with_incoming_shutdown(only, end);
-        if let Err(error) = served.await {
+        let ended = tokio::select! {
+            ended = &mut connection => Some(ended),
+            _ = life.run_until_cancelled(old) => None,
+        };
+        life.cancel();
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
             debug!(%error, "connection ended");
         }
     }
 }
 
-fn server() -> Server {
-    Server::builder()
-        .http2_keepalive_interval(Some(PING_EVERY))
-        .http2_keepalive_timeout(Some(PING_WITHIN))
-        .http2_max_header_list_size(MOST_HEADER_BYTES)
+fn http(most_streams: u32) -> http2::Builder<TokioExecutor> {
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_WITHIN)
+        .max_concurrent_streams(most_streams)
+        .max_header_list_size(MOST_HEADER_BYTES);
+    http
 }

@@ -221,7 +221,7 @@ impl NodeView {
     }
 
     /// What the node has.
-    pub fn inventory(&self) -> &Inventory {
+    pub fn inventory(&self) -> &Arc<Inventory> {
         &self.index.inventory
     }
 

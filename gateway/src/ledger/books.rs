@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::Ledger;
 use super::report::Report;
 use super::tariff::Tariff;
-use crate::directory::Directory;
+use crate::directory::{Directory, Snapshot};
 use crate::fleet::Fleet;
 
 /// Time between two looks. Totals lose nothing in between; who has a device and how busy it is may
@@ -24,6 +24,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The ledger, and what it is kept from.
 pub struct Books {
     ledger: Mutex<Ledger>,
+    /// What was known at the last look.
+    looked_at: Mutex<Option<Arc<Snapshot>>>,
     fleet: Arc<Fleet>,
     directory: Arc<Directory>,
     clock: Clock,
@@ -32,7 +34,8 @@ pub struct Books {
 impl Books {
     /// Books about `fleet`, with nothing in them yet.
     pub fn new(tariff: Tariff, fleet: Arc<Fleet>, directory: Arc<Directory>, clock: Clock) -> Self {
-        Self { ledger: Ledger::new(tariff).into(), fleet, directory, clock }
+        let ledger = Ledger::new(tariff).into();
+        Self { ledger, looked_at: Mutex::default(), fleet, directory, clock }
     }
 
     /// Takes a look every second until `shutdown`.
@@ -47,9 +50,15 @@ impl Books {
     /// Takes a look, if it is known by now what is whose.
     pub fn look(&self) {
         let Some(directory) = self.directory.snapshot() else { return };
-        let nodes = self.fleet.nodes();
-        let views = nodes.iter().filter_map(|node| Some((&node.name, &**node.view.as_ref()?)));
-        self.ledger.lock().look(views, &directory, self.clock.now());
+        let before = self.looked_at.lock().replace(directory.clone());
+        let views = self.fleet.views();
+        let views = views.iter().map(|(name, view)| (name, &**view));
+        let (mut ledger, now) = (self.ledger.lock(), self.clock.now());
+        if before.is_some_and(|before| Arc::ptr_eq(&before, &directory)) {
+            ledger.look_again(views, &directory, now);
+        } else {
+            ledger.look(views, &directory, now);
+        }
     }
 
     /// Everything as it is now.

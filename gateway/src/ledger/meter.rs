@@ -21,10 +21,11 @@ const CONVINCING: u8 = 3;
 const ANEW: f64 = 0.5;
 
 /// One device's total, as far as it was followed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Meter {
     base: Option<(Timestamp, Energy)>,
-    doubt: Option<Doubt>,
+    /// Rare, and apart so that those without are small.
+    doubt: Option<Box<Doubt>>,
 }
 
 /// A total that cannot follow from the one before.
@@ -69,14 +70,14 @@ impl Meter {
             return Used::Joules { joules, since: before };
         }
         let shown = (at, energy.joules);
-        let doubt = match self.doubt {
+        let doubt = match self.doubt.as_deref() {
             Some(doubt) if goes_on(doubt.last, shown) => {
-                Doubt { last: shown, looks: doubt.looks + 1, ..doubt }
+                Doubt { last: shown, looks: doubt.looks + 1, ..*doubt }
             }
             _ => Doubt { first: shown, last: shown, looks: 1 },
         };
         if doubt.looks < CONVINCING {
-            self.doubt = Some(doubt);
+            self.doubt = Some(doubt.into());
             return Used::Doubtful;
         }
         *self = Self { base: Some((at, energy)), doubt: None };

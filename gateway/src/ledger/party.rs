@@ -1,90 +1,224 @@
-//! Pure: one tick of a GPU and of the MIG instances it is cut into → who has which part of it.
+//! Pure: an inventory → who has which part of each GPU; a tick → what they use of it.
 //!
 //! Guarantees: parts of one GPU never add up to more than it; what nobody can be named for is left
-//! out, never spread; a part that is not known is `None`.
+//! out, never spread; a part that is not known is `None`. An inventory is looked through once; a
+//! tick of it allocates nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
-use shared::frame::{Device, Holder};
+use shared::frame::{Device, Holder, Inventory};
 use shared::identity::{DeviceUuid, PodKey, PodUid};
 use shared::metric::Metric;
+use smallvec::SmallVec;
 
 use crate::fleet::view::{NodeView, Row};
 
 /// MIG instances have whole eighths of their GPU's memory, or quarters.
 const EIGHTHS: f64 = 8.0;
 
-/// A pod and a device that it has.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tenancy {
-    /// The pod.
-    pub pod: PodKey,
-    /// Its UID, where known.
-    pub uid: Option<PodUid>,
-    /// The GPU, or the instance of it.
-    pub device: DeviceUuid,
+/// Whole GPUs of one inventory, and who has them.
+#[derive(Debug)]
+pub(super) struct Plan {
+    inventory: Arc<Inventory>,
+    gpus: Box<[Gpu]>,
+    pieces: Box<[Piece]>,
+    parties: Box<[Party]>,
+}
+
+/// One GPU with all that it is cut into.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    /// Its place in the inventory.
+    pub(super) device: usize,
+    pieces: Range<usize>,
+    /// Places of its parties, in the order of their tenancies.
+    pub(super) parties: Range<usize>,
+}
+
+/// What pods hold: a GPU, or one of the instances that it is cut into.
+#[derive(Debug)]
+struct Piece {
+    device: usize,
+    /// How much of the GPU it is.
+    fraction: f64,
 }
 
 /// What a pod has of a GPU.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Party {
-    /// Who has what.
-    pub tenancy: Tenancy,
+#[derive(Debug)]
+pub(super) struct Party {
+    piece: usize,
+    /// Places of its containers among the device's holders.
+    holders: SmallVec<[usize; 1]>,
+    /// Its part of what is used of the device, as far as that is declared.
+    share: Option<f64>,
     /// How much of the GPU is held for it, 0 to 1; nothing for who uses it without having been
     /// given it while others were.
-    pub fraction: f64,
+    pub(super) fraction: f64,
+    /// Whether its pod has an engine that is read.
+    pub(super) has_engine: bool,
+}
+
+/// A pod and a device that it has: the GPU, or the instance of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Tenancy<'a> {
+    pub(super) pod: &'a PodKey,
+    pub(super) uid: Option<&'a PodUid>,
+    pub(super) device: &'a DeviceUuid,
+}
+
+/// What a party uses at one tick.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Use {
     /// Its part of the energy that work costs, 0 to 1.
-    pub weight: Option<f64>,
+    pub(super) weight: Option<f64>,
     /// How much of its device it uses, in percent.
-    pub load: Option<f64>,
+    pub(super) load: Option<f64>,
     /// How many GPUs its work keeps busy: less than one of an instance.
-    pub busy: Option<f64>,
+    pub(super) busy: Option<f64>,
     /// Device memory it has.
-    pub memory_mib: Option<f64>,
-    /// Name of its device.
-    pub model: Arc<str>,
+    pub(super) memory_mib: Option<f64>,
 }
 
-/// Who has which part of the GPU at `at` of the inventory, cut into the instances at `instances`;
-/// in the order of their tenancies.
-pub fn parties(view: &NodeView, at: usize, instances: &[usize]) -> Vec<Party> {
-    let mut parties = match instances {
-        [] => of_device(view, at, 1.0),
-        _ => of_instances(view, at, instances),
-    };
-    parties.sort_by(|a, b| a.tenancy.cmp(&b.tenancy));
-    parties
+/// What each party of a GPU uses; nearly always there is one.
+pub(super) type Uses = SmallVec<[Use; 1]>;
+
+impl Plan {
+    pub(super) fn new(inventory: Arc<Inventory>) -> Self {
+        let devices = &inventory.devices;
+        let uuids: HashSet<&DeviceUuid> = devices.iter().map(|device| &device.uuid).collect();
+        let mut cut: HashMap<&DeviceUuid, Vec<usize>> = HashMap::new();
+        for (at, device) in devices.iter().enumerate() {
+            if let Some(mig) = &device.mig {
+                cut.entry(&mig.parent).or_default().push(at);
+            }
+        }
+        // An instance whose GPU is not known stands for itself.
+        let is_whole =
+            |device: &Device| device.mig.as_ref().is_none_or(|mig| !uuids.contains(&mig.parent));
+        let with_engine: HashSet<&PodKey> = inventory.engines.iter().map(|it| &it.pod).collect();
+        let (mut gpus, mut pieces, mut parties) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, device) in devices.iter().enumerate().filter(|(_, device)| is_whole(device)) {
+            let instances = cut.get(&device.uuid).map_or(&[][..], |places| places);
+            let (piece, party) = (pieces.len(), parties.len());
+            pieces.extend(cut_into(devices, at, instances));
+            for place in piece..pieces.len() {
+                let device = &devices[pieces[place].device];
+                parties.extend(of_device(device, (place, pieces[place].fraction), &with_engine));
+            }
+            parties[party..].sort_by(|a: &Party, b| {
+                tenancy(devices, &pieces, a).cmp(&tenancy(devices, &pieces, b))
+            });
+            let (pieces, parties) = (piece..pieces.len(), party..parties.len());
+            gpus.push(Gpu { device: at, pieces, parties });
+        }
+        let (gpus, pieces, parties) = (gpus.into(), pieces.into(), parties.into());
+        Self { inventory, gpus, pieces, parties }
+    }
+
+    /// Whether it is of that very inventory.
+    pub(super) fn is_of(&self, inventory: &Arc<Inventory>) -> bool {
+        Arc::ptr_eq(&self.inventory, inventory)
+    }
+
+    pub(super) fn gpus(&self) -> &[Gpu] {
+        &self.gpus
+    }
+
+    /// Parties of all GPUs.
+    pub(super) fn parties(&self) -> &[Party] {
+        &self.parties
+    }
+
+    pub(super) fn gpu(&self, gpu: &Gpu) -> &Device {
+        &self.inventory.devices[gpu.device]
+    }
+
+    /// The GPU or instance that the party has a part of.
+    pub(super) fn device(&self, party: &Party) -> &Device {
+        &self.inventory.devices[self.pieces[party.piece].device]
+    }
+
+    pub(super) fn tenancy(&self, party: &Party) -> Tenancy<'_> {
+        tenancy(&self.inventory.devices, &self.pieces, party)
+    }
+
+    /// What each party of `gpu` uses at the tick that `view` is.
+    pub(super) fn uses(&self, gpu: &Gpu, view: &NodeView) -> Uses {
+        let parties = &self.parties[gpu.parties.clone()];
+        let raw = |party: &Party| {
+            let row = view.row(self.pieces[party.piece].device);
+            let part = |metric| row.and_then(|row| part(row, metric, party));
+            let (load, memory_mib) = (part(Metric::GpuUtilization), part(Metric::MemoryUsedMib));
+            Use { load, memory_mib, ..Use::default() }
+        };
+        let mut uses: Uses = parties.iter().map(raw).collect();
+        let mut work = Some(0.0);
+        for place in gpu.pieces.clone() {
+            let own = parties.iter().zip(&mut uses).filter(|(party, _)| party.piece == place);
+            let own: SmallVec<[(&Party, &mut Use); 1]> = own.collect();
+            let all = self.of_piece(&self.pieces[place], own, view);
+            work = work.zip(all).map(|(work, all): (f64, f64)| work + all);
+        }
+        let is_cut = gpu.pieces.len() > 1 || self.pieces[gpu.pieces.start].device != gpu.device;
+        for (party, it) in parties.iter().zip(&mut uses).filter(|_| is_cut) {
+            it.weight = match work.filter(|work| *work > 0.0) {
+                Some(work) => it.load.map(|load| load * self.pieces[party.piece].fraction / work),
+                // What each of them does is not to be told: as much as it holds.
+                None => Some(party.fraction),
+            };
+        }
+        uses
+    }
+
+    /// What the parties of one piece use of it; returns the work of all of them.
+    fn of_piece(
+        &self,
+        piece: &Piece,
+        mut own: SmallVec<[(&Party, &mut Use); 1]>,
+        view: &NodeView,
+    ) -> Option<f64> {
+        let fraction = piece.fraction;
+        let row = view.row(piece.device);
+        let whole = row.and_then(|row| row.readings.value(Metric::GpuUtilization));
+        // Work of several at the same time counts for each of them in full.
+        let over = (own.iter().filter_map(|(_, it)| it.load).sum::<f64>() / 100.0).max(1.0);
+        own.iter_mut().for_each(|(_, it)| it.load = it.load.map(|load| load / over));
+        let used: f64 = own.iter().filter_map(|(_, it)| it.load).sum();
+        let is_free = own.is_empty();
+        let is_known = own.iter().all(|(_, it)| it.load.is_some());
+        for (party, it) in own {
+            it.busy = it.load.map(|load| load / 100.0 * fraction);
+            it.weight = match whole.map(|whole| whole.max(used)) {
+                None => party.share,
+                Some(0.0) => Some(party.fraction / fraction),
+                Some(all) => it.load.map(|load| load / all),
+            };
+        }
+        match whole.filter(|_| is_known) {
+            Some(whole) => Some(whole.max(used) * fraction),
+            None => is_free.then_some(0.0),
+        }
+    }
 }
 
-fn of_instances(view: &NodeView, at: usize, instances: &[usize]) -> Vec<Party> {
-    let devices = &view.inventory().devices;
+fn tenancy<'a>(devices: &'a [Device], pieces: &[Piece], party: &Party) -> Tenancy<'a> {
+    let device = &devices[pieces[party.piece].device];
+    let Holder { pod, uid, .. } = &device.holders[party.holders[0]];
+    Tenancy { pod, uid: uid.as_ref(), device: &device.uuid }
+}
+
+/// The GPU at `at`, or the instances that it is cut into.
+fn cut_into(devices: &[Device], at: usize, instances: &[usize]) -> Vec<Piece> {
+    if instances.is_empty() {
+        return vec![Piece { device: at, fraction: 1.0 }];
+    }
     let sizes: Vec<f64> = instances.iter().map(|it| size(&devices[at], &devices[*it])).collect();
     // Sizes that are not known are equal; more than the GPU there cannot be.
     let whole = sizes.iter().sum::<f64>().max(1.0);
-    let mut parties = Vec::new();
-    let mut work = Some(0.0);
-    for (instance, size) in instances.iter().zip(&sizes) {
-        let fraction = size / whole;
-        let held = of_device(view, *instance, fraction);
-        let load = view.row(*instance).and_then(|row| row.readings.value(Metric::GpuUtilization));
-        let all: Option<f64> = held.iter().map(|party| party.load).sum();
-        work = match (load, all) {
-            (Some(load), Some(all)) => work.map(|work: f64| work + load.max(all) * fraction),
-            _ if held.is_empty() => work,
-            _ => None,
-        };
-        parties.extend(held.into_iter().map(|party| (party, fraction)));
-    }
-    let one = |(party, fraction): (Party, f64)| {
-        let weight = match work.filter(|work| *work > 0.0) {
-            Some(work) => party.load.map(|load| load * fraction / work),
-            // What each of them does is not to be told: as much as it holds.
-            None => Some(party.fraction),
-        };
-        Party { weight, ..party }
-    };
-    parties.into_iter().map(one).collect()
+    let piece = |(device, size): (&usize, f64)| Piece { device: *device, fraction: size / whole };
+    instances.iter().zip(sizes).map(piece).collect()
 }
 
 /// How much of its GPU an instance is: in eighths, by memory.
@@ -97,69 +231,47 @@ fn size(gpu: &Device, instance: &Device) -> f64 {
     }
 }
 
-/// The pods on one device, which is `fraction` of a GPU.
-fn of_device(view: &NodeView, at: usize, fraction: f64) -> Vec<Party> {
-    let device = &view.inventory().devices[at];
-    let mut pods: BTreeMap<(&PodKey, Option<&PodUid>), Vec<usize>> = BTreeMap::new();
+/// The pods on one device, which is `fraction` of a GPU and has its place among all pieces.
+fn of_device(
+    device: &Device,
+    (piece, fraction): (usize, f64),
+    with_engine: &HashSet<&PodKey>,
+) -> Vec<Party> {
+    let mut pods: BTreeMap<(&PodKey, Option<&PodUid>), SmallVec<[usize; 1]>> = BTreeMap::new();
     for (place, holder) in device.holders.iter().enumerate() {
         pods.entry((&holder.pod, holder.uid.as_ref())).or_default().push(place);
     }
-    let is_given =
-        |places: &Vec<usize>| places.iter().any(|place| !device.holders[*place].undeclared);
+    let is_given = |places: &[usize]| places.iter().any(|place| !device.holders[*place].undeclared);
     let given = pods.values().filter(|places| is_given(places)).count();
     let holding = if given == 0 { pods.len() } else { given };
-    let row = view.row(at);
     let is_sole = pods.len() == 1;
-    let whole = row.and_then(|row| row.readings.value(Metric::GpuUtilization));
     let shares: Vec<_> =
         pods.values().map(|places| share(&device.holders, places, is_sole)).collect();
-    let shares = within(&shares, 1.0);
-    let of_pod = |metric, (places, share): (&Vec<usize>, &Option<f64>)| {
-        row.and_then(|row| part(row, metric, places, *share))
-    };
-    let loads: Vec<_> =
-        pods.values().zip(&shares).map(|it| of_pod(Metric::GpuUtilization, it)).collect();
-    // Work of several at the same time counts for each of them in full.
-    let loads = within(&loads, 100.0);
-    let used: f64 = loads.iter().flatten().sum();
-    let pods = pods.into_iter().zip(shares.into_iter().zip(loads));
-    pods.map(|(((pod, uid), places), (share, load))| {
-        let is_holding = given == 0 || is_given(&places);
-        let fraction_held = if is_holding { fraction / holding as f64 } else { 0.0 };
-        let weight = match whole.map(|whole| whole.max(used)) {
-            None => share,
-            Some(0.0) => Some(fraction_held / fraction),
-            Some(all) => load.map(|load| load / all),
-        };
+    // Made smaller where all of them together are more than there is.
+    let over = shares.iter().flatten().sum::<f64>().max(1.0);
+    let party = |(((pod, _), holders), share): (((&PodKey, _), SmallVec<_>), Option<f64>)| {
+        let is_holding = given == 0 || is_given(&holders);
         Party {
-            tenancy: Tenancy { pod: pod.clone(), uid: uid.cloned(), device: device.uuid.clone() },
-            fraction: fraction_held,
-            weight,
-            load,
-            busy: load.map(|load| load / 100.0 * fraction),
-            memory_mib: of_pod(Metric::MemoryUsedMib, (&places, &share)),
-            model: device.name.clone(),
+            piece,
+            holders,
+            share: share.map(|share| share / over),
+            fraction: if is_holding { fraction / holding as f64 } else { 0.0 },
+            has_engine: with_engine.contains(pod),
         }
-    })
-    .collect()
+    };
+    pods.into_iter().zip(shares).map(party).collect()
 }
 
-/// The same parts, made smaller where all of them together are more than there is.
-fn within(parts: &[Option<f64>], whole: f64) -> Vec<Option<f64>> {
-    let over = (parts.iter().flatten().sum::<f64>() / whole).max(1.0);
-    parts.iter().map(|part| part.map(|part| part / over)).collect()
-}
-
-/// What containers at `places` have of the device: what is known of themselves, else their share.
-fn part(row: &Row, metric: Metric, places: &[usize], share: Option<f64>) -> Option<f64> {
-    own(row, places, metric).or_else(|| Some(row.readings.value(metric)? * share?))
+/// What a party has of its device: what is known of its containers themselves, else its share.
+fn part(row: &Row, metric: Metric, party: &Party) -> Option<f64> {
+    own(row, &party.holders, metric).or_else(|| Some(row.readings.value(metric)? * party.share?))
 }
 
 /// What is known of the holders themselves.
 fn own(row: &Row, places: &[usize], metric: Metric) -> Option<f64> {
-    let mut own = row.held.iter();
-    let mut own = own
-        .by_ref()
+    let mut own = row
+        .held
+        .iter()
         .filter(|held| held.metric == metric && places.contains(&held.holder))
         .peekable();
     own.peek()?;

@@ -11,7 +11,7 @@ use shared::identity::WorkloadKey;
 use shared::time::Timestamp;
 
 use super::account::{Figures, NodeRow};
-use super::idle::Rest;
+use super::unit::Unit;
 use super::{Ledger, owner};
 use crate::directory::Snapshot;
 use crate::trigger::number::thousandths;
@@ -178,12 +178,8 @@ impl Ledger {
 
     /// Devices that are held and do nothing, those first that have done so longest.
     pub fn idle(&self, directory: Option<&Snapshot>, now: Timestamp) -> Vec<IdleEntry> {
-        let mut idle: Vec<IdleEntry> = self
-            .units
-            .values()
-            .flat_map(|unit| unit.rests().iter().map(move |rest| (unit, rest)))
-            .filter_map(|(unit, rest)| entry(unit.node().to_string(), rest, directory, now))
-            .collect();
+        let units = self.units.values();
+        let mut idle: Vec<_> = units.flat_map(|unit| entries(unit, directory, now)).collect();
         idle.sort_by(|a, b| {
             let name = |it: &IdleEntry| (it.node.clone(), it.uuid.clone(), it.pod.clone());
             b.idle_seconds.total_cmp(&a.idle_seconds).then_with(|| name(a).cmp(&name(b)))
@@ -193,26 +189,26 @@ impl Ledger {
     }
 }
 
-fn entry(
-    node: String,
-    rest: &Rest,
+fn entries(
+    unit: &Unit,
     directory: Option<&Snapshot>,
     now: Timestamp,
-) -> Option<IdleEntry> {
-    let idle = rest.idle_for(now)?;
-    let pod = &rest.tenancy.pod;
-    let owner = directory.map(|directory| owner(directory, pod));
-    let owner = owner.filter(|owner| &*owner.kind != super::POD);
-    Some(IdleEntry {
-        namespace: pod.namespace.clone(),
-        pod: pod.name.clone(),
-        workload: owner.map(|owner| Named { kind: owner.kind, name: owner.name }),
-        node,
-        uuid: rest.tenancy.device.to_string(),
-        model: rest.model.clone(),
-        idle_seconds: seconds(idle),
-        memory_used_mib: rest.memory_mib.map(thousandths),
-        last_request_seconds_ago: rest.last_request.map(|at| seconds(now.since(at))),
+) -> impl Iterator<Item = IdleEntry> {
+    unit.idle(now).map(move |(idle, tenancy, model, rest)| {
+        let pod = tenancy.pod;
+        let owner = directory.map(|directory| owner(directory, pod));
+        let owner = owner.filter(|owner| &*owner.kind != super::POD);
+        IdleEntry {
+            namespace: pod.namespace.clone(),
+            pod: pod.name.clone(),
+            workload: owner.map(|owner| Named { kind: owner.kind, name: owner.name }),
+            node: unit.node().to_string(),
+            uuid: tenancy.device.to_string(),
+            model: model.clone(),
+            idle_seconds: seconds(idle),
+            memory_used_mib: rest.memory_mib.map(thousandths),
+            last_request_seconds_ago: rest.last_request.map(|at| seconds(now.since(at))),
+        }
     })
 }
 

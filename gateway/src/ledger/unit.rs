@@ -4,16 +4,18 @@
 //! ticks that was not so at both; energy is of the whole time since its counter was read before,
 //! which may be many ticks.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use shared::identity::NodeName;
 use shared::metric::Metric;
 use shared::time::Timestamp;
 
-use super::idle::Rest;
+use super::idle::{self, Rest};
 use super::meter::{Meter, Used};
-use super::party::{Party, Tenancy};
+use super::party::{Party, Plan, Tenancy, Use, Uses};
 use crate::fleet::view::NodeView;
+use smallvec::SmallVec;
 
 /// What was not heard of for longer may be gone.
 pub(super) const CLOSE: Duration = Duration::from_secs(10);
@@ -28,11 +30,15 @@ pub(super) struct Unit {
     seen: Timestamp,
     /// When it was last read.
     read_at: Option<Timestamp>,
-    tenants: Vec<Tenancy>,
+    /// Who had it then: its place in what was planned for its node.
+    held: Option<(Arc<Plan>, usize)>,
     /// Since when they have been seen to have it, and nobody else.
     held_since: Timestamp,
     meter: Meter,
-    rests: Vec<Rest>,
+    /// Of each of them.
+    rests: SmallVec<[Rest; 1]>,
+    /// Until when these stand if nothing more is said.
+    known_until: Timestamp,
     resting: Option<Resting>,
     idle_watts: Option<f64>,
 }
@@ -80,8 +86,8 @@ pub(super) struct Step {
     pub(super) spent: Option<Spent>,
     /// Whether its total could not be true.
     pub(super) is_doubtful: bool,
-    /// Who has which part now.
-    pub(super) parties: Vec<Party>,
+    /// What each of its parties uses.
+    pub(super) uses: Uses,
 }
 
 impl Step {
@@ -89,7 +95,7 @@ impl Step {
     /// being there.
     pub(super) fn energy_of(
         &self,
-        party: &Party,
+        (party, used): (&Party, &Use),
         idle_watts: Option<f64>,
     ) -> (Option<f64>, Option<f64>) {
         let Some(spent) = self.spent.as_ref().filter(|spent| spent.is_same) else {
@@ -98,16 +104,10 @@ impl Step {
         // Where it is not known, all is said to be work: nobody's idle is invented.
         let idle = idle_watts.map(|watts| (watts * spent.seconds).min(spent.joules));
         let dynamic = spent.joules - idle.unwrap_or(0.0);
-        let dynamic = party.weight.map(|weight| dynamic * weight);
+        let dynamic = used.weight.map(|weight| dynamic * weight);
         // Who holds nothing has no part in its being there.
         let idle = idle.filter(|_| party.fraction > 0.0);
         (dynamic, idle.map(|idle| idle * party.fraction))
-    }
-
-    /// How much of it nobody holds.
-    pub(super) fn free(&self) -> f64 {
-        let held: f64 = self.parties.iter().map(|party| party.fraction).sum();
-        (1.0 - held).max(0.0)
     }
 }
 
@@ -117,10 +117,11 @@ impl Unit {
             node: node.clone(),
             seen: now,
             read_at: None,
-            tenants: Vec::new(),
+            held: None,
             held_since: now,
             meter: Meter::default(),
-            rests: Vec::new(),
+            rests: SmallVec::new(),
+            known_until: now,
             resting: None,
             idle_watts: None,
         }
@@ -141,9 +142,19 @@ impl Unit {
         self.idle_watts
     }
 
-    /// Pods that have it and do nothing, since when.
-    pub(super) fn rests(&self) -> &[Rest] {
-        &self.rests
+    /// Who holds it and has done nothing on it for how long, as far as that is known now.
+    pub(super) fn idle(
+        &self,
+        now: Timestamp,
+    ) -> impl Iterator<Item = (Duration, Tenancy<'_>, &Arc<str>, &Rest)> {
+        let held = self.held.iter().filter(move |_| now <= self.known_until);
+        held.flat_map(|(plan, gpu)| {
+            let parties = &plan.parties()[plan.gpus()[*gpu].parties.clone()];
+            parties.iter().zip(&self.rests).map(move |(party, rest)| (plan, party, rest))
+        })
+        .filter_map(move |(plan, party, rest)| {
+            Some((rest.idle_for(now)?, plan.tenancy(party), &plan.device(party).name, rest))
+        })
     }
 
     /// Whether `node` speaks for it: of two that claim it, the one that did before.
@@ -158,15 +169,16 @@ impl Unit {
         true
     }
 
-    /// Takes the tick that `view` is; nothing if it is none that is newer.
+    /// Takes the tick that `view` is of the GPU at `at` of `plan`; nothing if it is none that is
+    /// newer.
     pub(super) fn step(
         &mut self,
         view: &NodeView,
-        at: usize,
-        parties: Vec<Party>,
+        (plan, at): (&Arc<Plan>, usize),
         now: Timestamp,
     ) -> Option<Step> {
-        let row = view.row(at)?;
+        let gpu = &plan.gpus()[at];
+        let row = view.row(gpu.device)?;
         let taken_at = row.taken_at;
         let before = self.read_at.replace(taken_at.max(self.read_at.unwrap_or(taken_at)));
         if before.is_some_and(|before| taken_at <= before) {
@@ -175,10 +187,9 @@ impl Unit {
         let used = self.meter.follow(row.energy, taken_at);
         let time = before.map_or(Duration::ZERO, |before| taken_at.since(before));
         let is_close = time <= close(view);
-        let tenants: Vec<_> = parties.iter().map(|party| party.tenancy.clone()).collect();
-        let is_same = before.is_some() && tenants == self.tenants;
+        let is_same = self.is_held_as((plan, at)) && before.is_some();
         if !is_same {
-            (self.tenants, self.held_since) = (tenants, taken_at);
+            self.held_since = taken_at;
         }
         let load = row.readings.value(Metric::GpuUtilization);
         self.rest(load.is_some_and(|load| load == 0.0) && is_close, used, taken_at);
@@ -190,10 +201,43 @@ impl Unit {
             }),
             Used::Unknown | Used::Doubtful => None,
         };
-        self.rests = Rest::after(&self.rests, view, &parties, taken_at, is_close, now);
+        self.known_until = taken_at + close(view);
+        let (uses, parties) = (plan.uses(gpu, view), &plan.parties()[gpu.parties.clone()]);
+        for ((party, used), rest) in parties.iter().zip(&uses).zip(&mut self.rests) {
+            rest.go_on((party, used), (taken_at, is_close));
+            if party.has_engine {
+                let seen = idle::last_request(view, plan.tenancy(party), now);
+                rest.last_request = seen.or(rest.last_request);
+            }
+        }
         let is_doubtful = used == Used::Doubtful;
         let seconds = time.as_secs_f64();
-        before.map(|_| Step { seconds, is_close, is_same, spent, is_doubtful, parties })
+        before.map(|_| Step { seconds, is_close, is_same, spent, is_doubtful, uses })
+    }
+
+    /// Whether the same pods have it now as at the last tick; they are known by what is planned now
+    /// from here on.
+    fn is_held_as(&mut self, (plan, at): (&Arc<Plan>, usize)) -> bool {
+        let known = self.held.take();
+        let is_known =
+            |(known, place): &(Arc<Plan>, usize)| Arc::ptr_eq(known, plan) && *place == at;
+        if known.as_ref().is_some_and(is_known) {
+            self.held = known;
+            return true;
+        }
+        fn tenants(plan: &Plan, at: usize) -> impl Iterator<Item = Tenancy<'_>> {
+            let parties = plan.gpus()[at].parties.clone();
+            plan.parties()[parties].iter().map(|party| plan.tenancy(party))
+        }
+        let mut before = Vec::new();
+        if let Some((plan, at)) = &known {
+            before.extend(tenants(plan, *at).zip(self.rests.drain(..)));
+        }
+        let is_same = known.is_some() && tenants(plan, at).eq(before.iter().map(|(it, _)| *it));
+        let rest_of = |tenant| before.iter().find(|(it, _)| *it == tenant).map(|(_, rest)| rest);
+        self.rests = tenants(plan, at).map(|it| rest_of(it).cloned().unwrap_or_default()).collect();
+        self.held = Some((plan.clone(), at));
+        is_same
     }
 
     /// Learns what it draws when it does nothing.

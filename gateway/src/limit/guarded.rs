@@ -2,14 +2,14 @@
 //!
 //! Guarantees: until so many bytes have come, reading fails when the time is over or the gateway
 //! shuts down; from then on it is the connection alone. When it is dropped its place at the door is
-//! given back, and whoever waits for its end is told.
+//! given back.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
 use super::{Place, SPEAK_WITHIN};
@@ -20,8 +20,6 @@ pub struct Guarded<IO> {
     place: Place,
     /// Gone once it has spoken.
     silence: Option<Pin<Box<Silence>>>,
-    gone: CancellationToken,
-    _told: DropGuard,
 }
 
 /// The time until a connection must have spoken.
@@ -40,14 +38,7 @@ impl<IO> Guarded<IO> {
             over: Box::pin(tokio::time::sleep(SPEAK_WITHIN)),
             shutdown: Box::pin(shutdown.clone().cancelled_owned()),
         });
-        let gone = CancellationToken::new();
-        let _told = gone.clone().drop_guard();
-        Self { io, place, silence: Some(silence), gone, _told }
-    }
-
-    /// Cancelled when this connection is dropped.
-    pub fn gone(&self) -> CancellationToken {
-        self.gone.clone()
+        Self { io, place, silence: Some(silence) }
     }
 }
 
