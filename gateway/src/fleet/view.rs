@@ -49,8 +49,8 @@ pub struct NodeView {
     /// How often the agent reads.
     pub intervals: Intervals,
     index: Arc<Index>,
-    devices: Vec<Option<Row>>,
-    engines: Vec<Option<Row>>,
+    devices: Box<[Option<Row>]>,
+    engines: Box<[Option<Row>]>,
 }
 
 /// What one tick of a node says of one pod.
@@ -145,6 +145,8 @@ impl Index {
             let claims = pods.entry(engine.pod.clone()).or_insert_with(|| new(&engine.pod));
             claims.engines.push(at);
         }
+        // It stays for as long as the inventory does, and most pods have one device.
+        pods.values_mut().for_each(|claims| claims.devices.shrink_to_fit());
         Self { inventory, pods }
     }
 
@@ -167,6 +169,7 @@ impl NodeView {
         intervals: Intervals,
         received_at: Timestamp,
     ) -> Self {
+        let (devices, engines) = (devices.into(), engines.into());
         Self { received_at, intervals, index, devices, engines }
     }
 
