@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use shared::frame::{Inventory, Sample};
 use shared::identity::{DeviceUuid, NodeName, PodKey};
 use shared::time::Timestamp;
+use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -50,7 +51,7 @@ pub struct Fleet {
     nodes: DashMap<NodeName, Arc<Node>, Seeded>,
     /// Where a pod is said to be, or was while history reaches back; for pods whose node the
     /// directory does not give.
-    homes: DashMap<PodKey, Vec<NodeName>, Seeded>,
+    homes: DashMap<PodKey, SmallVec<[NodeName; 1]>, Seeded>,
     /// Pods that a node speaks of no more but its history may.
     left: Mutex<Vec<(PodKey, NodeName)>>,
     sessions: AtomicU64,
@@ -92,6 +93,8 @@ struct Node {
 pub struct Session {
     fleet: Arc<Fleet>,
     node: NodeName,
+    /// Not forgotten for as long as the session is open.
+    slot: Arc<Node>,
     id: u64,
     /// Cancelled when newer sessions of the same node have pushed this one out.
     pub superseded: CancellationToken,
@@ -141,18 +144,32 @@ impl Fleet {
         intervals: impl Into<Intervals>,
         version: Arc<str>,
     ) -> Result<Session, Full> {
+        self.open_until(CancellationToken::new(), node, intervals, version)
+    }
+
+    /// The same; `superseded` is what is cancelled when newer sessions have pushed it out.
+    ///
+    /// # Errors
+    /// When the node is new and there is no room for it.
+    pub fn open_until(
+        self: &Arc<Self>,
+        superseded: CancellationToken,
+        node: NodeName,
+        intervals: impl Into<Intervals>,
+        version: Arc<str>,
+    ) -> Result<Session, Full> {
         if self.nodes.len() >= MAX_NODES && !self.nodes.contains_key(&node) {
             return Err(Full);
         }
         let id = self.opened.fetch_add(1, Ordering::Relaxed);
-        let superseded = CancellationToken::new();
-        {
+        let slot = {
             // Under the map's lock, so that the slot cannot be forgotten in between.
             let slot = self.nodes.entry(node.clone()).or_insert_with(|| Arc::new(Node::new()));
             slot.state.lock().open(id, intervals.into(), version, superseded.clone());
-        }
+            slot.clone()
+        };
         self.sessions.fetch_add(1, Ordering::Relaxed);
-        Ok(Session { fleet: self.clone(), node, id, superseded })
+        Ok(Session { fleet: self.clone(), node, slot, id, superseded })
     }
 
     /// Nodes that are known, silent ones included; at most [`MAX_NODES`].
@@ -187,7 +204,7 @@ impl Fleet {
 
     /// Where `pod` is said to be, or was within the history; in order, usually one.
     pub fn homes(&self, pod: &PodKey) -> Vec<NodeName> {
-        self.homes.get(pod).map_or_else(Vec::new, |homes| homes.clone())
+        self.homes.get(pod).map_or_else(Vec::new, |homes| homes.to_vec())
     }
 
     /// What `node` said since `from`, oldest first.
@@ -220,7 +237,9 @@ impl Fleet {
 
     /// Every node; no lock is held when it returns.
     fn slots(&self) -> Vec<(NodeName, Arc<Node>)> {
-        self.nodes.iter().map(|slot| (slot.key().clone(), slot.value().clone())).collect()
+        let mut slots = Vec::with_capacity(self.nodes.len());
+        slots.extend(self.nodes.iter().map(|slot| (slot.key().clone(), slot.value().clone())));
+        slots
     }
 
     /// Devices that more than one node claims, as of the last [`Fleet::tidy`].
@@ -385,14 +404,11 @@ impl Node {
 impl Session {
     /// Takes one tick: the readings of `inventory`, received at `now`.
     pub fn apply(&self, inventory: &Arc<Inventory>, sample: Sample, now: Timestamp) {
-        let Some(slot) = self.fleet.nodes.get(&self.node).map(|slot| slot.clone()) else {
-            return;
-        };
         // Published under the node's lock, so that two streams of one node cannot publish out of
         // order. Readers do not take it.
-        let mut state = slot.state.lock();
+        let mut state = self.slot.state.lock();
         let view = state.apply(self.id, inventory, sample, now);
-        self.fleet.publish(&self.node, &slot, view);
+        self.fleet.publish(&self.node, &self.slot, view);
     }
 
     /// The node it speaks for.
@@ -404,11 +420,8 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.fleet.sessions.fetch_sub(1, Ordering::Relaxed);
-        let Some(slot) = self.fleet.nodes.get(&self.node).map(|slot| slot.clone()) else {
-            return;
-        };
-        let mut state = slot.state.lock();
+        let mut state = self.slot.state.lock();
         let view = state.close(self.id);
-        self.fleet.publish(&self.node, &slot, view);
+        self.fleet.publish(&self.node, &self.slot, view);
     }
 }

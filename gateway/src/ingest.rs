@@ -181,6 +181,7 @@ impl Uplink for Ingest {
         // In one place of its own: moved from future to future it would be kept several times over.
         let mut conversation = Box::new(Conversation {
             messages: request.into_inner(),
+            life,
             clock: self.clock,
             fleet: self.fleet.clone(),
             counts: self.counts.clone(),
@@ -200,9 +201,9 @@ impl Uplink for Ingest {
         let said = self.counts.said.ended.clone();
         let listening = async move {
             let _place = place;
-            match life.run_until_cancelled(conversation.listen(courier)).await {
-                None | Some(Ok(())) => debug!(peer, "agent stream ended"),
-                Some(Err(status)) => {
+            match conversation.listen(courier).await {
+                Ok(()) => debug!(peer, "agent stream ended"),
+                Err(status) => {
                     let (code, error) = (status.code(), status.message());
                     match said.unsaid(code.into(), Instant::now()) {
                         Some(more) => info!(peer, ?code, error, more, "agent stream refused"),
@@ -221,6 +222,8 @@ impl Uplink for Ingest {
 /// What one agent has said so far.
 struct Conversation {
     messages: Streaming<AgentMessage>,
+    /// Of its connection.
+    life: Life,
     clock: Clock,
     fleet: Arc<Fleet>,
     counts: Counts,
@@ -237,7 +240,8 @@ struct Conversation {
 impl Conversation {
     /// Takes what comes, until the agent leaves.
     async fn listen(&mut self, courier: Courier) -> Result<(), Status> {
-        let first = tokio::time::timeout(HELLO_WITHIN, self.messages.message()).await;
+        let first = tokio::time::timeout(HELLO_WITHIN, self.messages.message());
+        let Some(first) = self.life.run_until_cancelled(first).await else { return Ok(()) };
         let first = first.map_err(|_| {
             self.refused("order", Status::deadline_exceeded("no Hello within 10 s"))
         })?;
@@ -250,6 +254,9 @@ impl Conversation {
         let superseded = session.superseded.clone();
         if let Some(ended) = superseded.run_until_cancelled(self.go_on()).await {
             return ended;
+        }
+        if self.life.is_cancelled() {
+            return Ok(());
         }
         let status = Status::aborted("newer streams of this node took over");
         Err(self.refused("session", status))
@@ -357,7 +364,8 @@ impl Conversation {
         let node = hello.node.into();
         let session = self
             .fleet
-            .open(node, intervals, version.into())
+            // One to wait for, be it that newer streams take over or that the connection ends.
+            .open_until(self.life.child_token(), node, intervals, version.into())
             .map_err(|full| self.refused("node", Status::resource_exhausted(full.to_string())))?;
         let node = session.node();
         match self.counts.said.connected.unsaid(node.clone(), Instant::now()) {

@@ -70,7 +70,7 @@ pub struct Ledger {
     folded: BTreeMap<Arc<str>, Figures>,
     nodes: HashMap<NodeName, Node, Seeded>,
     /// The least that a GPU of that name was seen to draw when it did nothing.
-    idle_watts: HashMap<Arc<str>, f64>,
+    idle_watts: HashMap<Arc<str>, f64, Seeded>,
     /// Rows that were folded into their namespaces' so far.
     folds: u64,
     last_look: Option<Timestamp>,
@@ -91,12 +91,21 @@ struct Node {
 #[derive(Debug)]
 struct Followed {
     plan: Arc<Plan>,
-    /// Place of each GPU among all units.
-    units: Box<[usize]>,
+    gpus: Box<[FollowedGpu]>,
     /// Place of each party's row among the workloads; `None` if it has none.
     owners: Box<[Option<usize>]>,
     /// Of the places.
     moves: u64,
+}
+
+/// One of its GPUs, in the order of the plan's.
+#[derive(Debug)]
+struct FollowedGpu {
+    /// Its place among all units.
+    unit: usize,
+    /// What an hour of it costs, and what it draws idle, where that is given.
+    price: Option<f64>,
+    idle_watts: Option<f64>,
 }
 
 /// What a look is taken at.
@@ -191,13 +200,16 @@ impl Ledger {
             Some(known) => known.plan,
             None => Arc::new(Plan::new(view.inventory().clone())),
         };
-        let gpus = plan.gpus().iter();
-        let units: Box<[usize]> =
-            gpus.map(|gpu| self.unit(&plan.gpu(gpu).uuid, name, now)).collect();
+        let gpus = plan.gpus().iter().map(|gpu| FollowedGpu {
+            unit: self.unit(plan.uuid(gpu), name, now),
+            price: self.tariff.price(&gpu.model),
+            idle_watts: self.tariff.idle_watts(&gpu.model),
+        });
+        let gpus: Box<[FollowedGpu]> = gpus.collect();
         let mut owners = vec![None; plan.parties().len()].into_boxed_slice();
-        for (gpu, unit) in plan.gpus().iter().zip(&units) {
+        for (gpu, followed) in plan.gpus().iter().zip(&gpus) {
             // A claim that does not count leaves no row.
-            if !self.units[*unit].is_of(name, now) {
+            if !self.units[followed.unit].is_of(name, now) {
                 continue;
             }
             for place in gpu.parties.clone() {
@@ -212,7 +224,7 @@ impl Ledger {
                 };
             }
         }
-        node.followed = Some(Followed { plan, units, owners, moves: self.moves });
+        node.followed = Some(Followed { plan, gpus, owners, moves: self.moves });
         true
     }
 
@@ -256,9 +268,9 @@ impl Ledger {
 
     /// What happened to a node's GPUs since the look before.
     fn count(&mut self, node: &mut Node, (name, view): (&NodeName, &NodeView), now: Timestamp) {
-        let Some(Followed { plan, units, owners, .. }) = &node.followed else { return };
-        for (at, (gpu, unit)) in plan.gpus().iter().zip(units).enumerate() {
-            let unit = &mut self.units[*unit];
+        let Some(Followed { plan, gpus, owners, .. }) = &node.followed else { return };
+        for (at, (gpu, followed)) in plan.gpus().iter().zip(gpus).enumerate() {
+            let unit = &mut self.units[followed.unit];
             if !unit.is_of(name, now) {
                 continue;
             }
@@ -271,35 +283,31 @@ impl Ledger {
             }
             let Some(step) = unit.step(view, (plan, at), now) else { continue };
             let learned = unit.learned_idle_watts();
-            let model = &plan.gpu(gpu).name;
             if let Some(watts) = learned {
-                self.learn(model, watts);
+                self.learn(&gpu.model, watts);
             }
-            let given = self.tariff.idle_watts(model).or(learned);
-            let idle_watts = given.or_else(|| self.idle_watts.get(model).copied());
+            let given = followed.idle_watts.or(learned);
+            let idle_watts = given.or_else(|| self.idle_watts.get(&gpu.model).copied());
             let row = node.row.get_or_insert_default();
             row.seen = now;
-            let price = self.tariff.price(model);
-            let owners = owners.iter().zip(parties);
-            let owners = owners.map(|(owner, party)| (*owner, plan.tenancy(party).pod, party));
-            self.count_step(row, &step, owners, (idle_watts, price));
+            self.count_step(row, &step, (plan, parties, owners), (idle_watts, followed.price));
         }
     }
 
     /// What happened to one GPU since the look before.
-    fn count_step<'a>(
+    fn count_step(
         &mut self,
         node: &mut NodeRow,
         step: &Step,
-        owners: impl Iterator<Item = (Option<usize>, &'a PodKey, &'a Party)>,
+        (plan, parties, owners): (&Plan, &[Party], &[Option<usize>]),
         (idle_watts, price): (Option<f64>, Option<f64>),
     ) {
         node.doubtful += u64::from(step.is_doubtful);
         let (mut attributed, mut held) = (0.0, 0.0);
-        for ((owner, pod, party), used) in owners.zip(&step.uses) {
+        for ((party, owner), used) in parties.iter().zip(owners).zip(&step.uses) {
             let figures = match owner {
-                Some(at) => &mut self.workloads[at].figures,
-                None => of_namespace(&mut self.folded, &pod.namespace),
+                Some(at) => &mut self.workloads[*at].figures,
+                None => of_namespace(&mut self.folded, &plan.tenancy(party).pod.namespace),
             };
             held += party.fraction;
             if step.is_same {
@@ -325,9 +333,9 @@ impl Ledger {
     fn note_holdings(&mut self, nodes: &HashMap<NodeName, Node, Seeded>) {
         let mut holdings: HashMap<usize, (f64, Vec<&PodKey>), Seeded> = HashMap::default();
         for (name, node) in nodes {
-            let Some(Followed { plan, units, owners, .. }) = &node.followed else { continue };
-            let own =
-                plan.gpus().iter().zip(units).filter(|(_, at)| self.units[**at].node() == name);
+            let Some(Followed { plan, gpus, owners, .. }) = &node.followed else { continue };
+            let is_own = |gpu: &FollowedGpu| self.units[gpu.unit].node() == name;
+            let own = plan.gpus().iter().zip(gpus).filter(|(_, gpu)| is_own(gpu));
             for place in own.flat_map(|(gpu, _)| gpu.parties.clone()) {
                 let party = &plan.parties()[place];
                 let Some(owner) = owners[place].filter(|_| party.fraction > 0.0) else { continue };
@@ -344,9 +352,10 @@ impl Ledger {
     }
 
     fn learn(&mut self, model: &Arc<str>, watts: f64) {
-        if self.idle_watts.len() < MAX_MODELS || self.idle_watts.contains_key(model) {
-            let known = self.idle_watts.entry(model.clone()).or_insert(watts);
+        if let Some(known) = self.idle_watts.get_mut(model) {
             *known = known.min(watts);
+        } else if self.idle_watts.len() < MAX_MODELS {
+            self.idle_watts.insert(model.clone(), watts);
         }
     }
 

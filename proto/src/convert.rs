@@ -14,18 +14,21 @@ use shared::frame::{
     Sample,
 };
 use shared::health::Origin;
-use shared::identity::{DeviceUuid, PodKey};
+use shared::identity::DeviceUuid;
 use shared::metric::Metric;
-use shared::reading::{Reading, Readings};
+use shared::reading::{Reading, Readings, out_of_range};
 
 use crate::uplink as wire;
 
 /// What a device used up, and what is the matter with it.
 mod health;
+/// Names that an inventory has several times.
+mod names;
 
 use health::{
     energy_from_wire, health_from_wire, health_to_wire, throttled_from_wire, throttled_to_wire,
 };
+use names::Names;
 
 /// Devices a node may report.
 pub const MAX_DEVICES: usize = 1_024;
@@ -92,7 +95,18 @@ pub struct Link {
 #[derive(Clone, Debug)]
 struct DevicePlace {
     index: usize,
-    holders: Vec<Option<usize>>,
+    holders: usize,
+    /// Places of holders that were refused, in order; nearly always none.
+    refused: Vec<usize>,
+}
+
+impl DevicePlace {
+    /// The place of the holder that the wire calls `number`: `Some(None)` if that one was refused,
+    /// `None` if there is none.
+    fn holder(&self, number: u32) -> Option<Option<usize>> {
+        let place = usize::try_from(number).ok().filter(|place| *place < self.holders)?;
+        Some(self.refused.binary_search(&place).err().map(|before| place - before))
+    }
 }
 
 impl Link {
@@ -107,19 +121,24 @@ impl Link {
         let mut inventory =
             Inventory { reason: reason_from_wire(&message.reason), ..Default::default() };
 
+        // Kept for as long as the agent says nothing else: nothing is larger than it must be.
+        let mut names = Names::default();
         let mut seen = HashSet::new();
         let mut devices = Vec::with_capacity(message.devices.len());
+        inventory.devices.reserve_exact(message.devices.len());
         for (place, device) in message.devices.into_iter().enumerate() {
             let uuid = device.uuid.clone();
             let opened = if seen.insert(uuid.clone()) {
-                device_from_wire(device, &mut refusals)
+                device_from_wire(device, &mut names, &mut refusals)
             } else {
                 Err("the same UUID came before".into())
             };
             devices.push(match opened {
-                Ok((device, holders)) => {
+                Ok((device, refused)) => {
+                    let (index, holders) =
+                        (inventory.devices.len(), device.holders.len() + refused.len());
                     inventory.devices.push(device);
-                    Some(DevicePlace { index: inventory.devices.len() - 1, holders })
+                    Some(DevicePlace { index, holders, refused })
                 }
                 Err(why) => {
                     refuse(&mut refusals, || {
@@ -133,7 +152,7 @@ impl Link {
         let mut seen = HashSet::new();
         let mut engines = Vec::with_capacity(message.engines.len());
         for (place, engine) in message.engines.into_iter().enumerate() {
-            engines.push(match engine_from_wire(&engine) {
+            engines.push(match engine_from_wire(&engine, &mut names) {
                 Ok(engine) if seen.insert((engine.pod.clone(), engine.labels.clone())) => {
                     inventory.engines.push(engine);
                     Some(inventory.engines.len() - 1)
@@ -226,43 +245,26 @@ fn reason_from_wire(text: &str) -> Option<Arc<str>> {
     (!text.is_empty()).then(|| cut(text, MAX_REASON).into())
 }
 
-fn name_from_wire<'a>(what: &str, text: &'a str) -> Result<&'a str, String> {
-    match text.len() {
-        0 => Err(format!("the {what} is empty")),
-        1..=MAX_NAME => Ok(text),
-        length => Err(format!("the {what} has {length} bytes; at most {MAX_NAME} are accepted")),
-    }
-}
-
-/// A pod off the wire.
-///
-/// # Errors
-/// When a part of it is empty or too long.
-fn pod_from_wire(namespace: &str, pod: &str) -> Result<PodKey, String> {
-    Ok(PodKey::new(name_from_wire("namespace", namespace)?, name_from_wire("pod", pod)?))
-}
-
+/// A device, and the places of the holders that were refused.
 fn device_from_wire(
     device: wire::Device,
+    names: &mut Names,
     refusals: &mut Refusals,
-) -> Result<(Device, Vec<Option<usize>>), String> {
-    let uuid: DeviceUuid = name_from_wire("uuid", &device.uuid)?.into();
+) -> Result<(Device, Vec<usize>), String> {
+    let uuid: DeviceUuid = names::checked("uuid", &device.uuid)?.into();
     if device.holders.len() > MAX_HOLDERS {
         return Err(format!("{} holders; at most {MAX_HOLDERS}", device.holders.len()));
     }
-    let mut holders = Vec::new();
-    let mut places = Vec::with_capacity(device.holders.len());
-    for holder in device.holders {
-        places.push(match holder_from_wire(holder) {
-            Ok(holder) => {
-                holders.push(holder);
-                Some(holders.len() - 1)
-            }
+    let mut holders = Vec::with_capacity(device.holders.len());
+    let mut refused = Vec::new();
+    for (place, holder) in device.holders.into_iter().enumerate() {
+        match holder_from_wire(holder, names) {
+            Ok(holder) => holders.push(holder),
             Err(why) => {
                 refuse(refusals, || format!("a holder of device {uuid}: {why}"));
-                None
+                refused.push(place);
             }
-        });
+        }
     }
     let memory_total_mib = device
         .memory_total_mib
@@ -274,25 +276,25 @@ fn device_from_wire(
     }
     let mig = match device.mig {
         Some(mig) => Some(Mig {
-            parent: name_from_wire("MIG parent", &mig.parent)?.into(),
-            profile: cut(&mig.profile, MAX_NAME).into(),
+            parent: names::checked("MIG parent", &mig.parent)?.into(),
+            profile: names.shared(cut(&mig.profile, MAX_NAME)),
         }),
         None => None,
     };
     let device = Device {
         uuid,
         index: device.index,
-        name: cut(&device.name, MAX_NAME).into(),
+        name: names.shared(cut(&device.name, MAX_NAME)),
         memory_total_mib,
         mig,
         holders,
         reason: reason_from_wire(&device.reason),
         health: device.health.map(|health| Box::new(health_from_wire(health, refusals))),
     };
-    Ok((device, places))
+    Ok((device, refused))
 }
 
-fn holder_from_wire(holder: wire::Holder) -> Result<Holder, String> {
+fn holder_from_wire(holder: wire::Holder, names: &mut Names) -> Result<Holder, String> {
     let source = match holder.source() {
         wire::HolderSource::Replay => HolderSource::Replay,
         wire::HolderSource::File => HolderSource::File,
@@ -311,9 +313,9 @@ fn holder_from_wire(holder: wire::Holder) -> Result<Holder, String> {
         share => share,
     };
     Ok(Holder {
-        pod: pod_from_wire(&holder.namespace, &holder.pod)?,
-        uid: name_from_wire("uid", &holder.uid).ok().map(Into::into),
-        container: cut(&holder.container, MAX_NAME).into(),
+        pod: names.pod(&holder.namespace, &holder.pod)?,
+        uid: names::checked("uid", &holder.uid).ok().map(Into::into),
+        container: names.shared(cut(&holder.container, MAX_NAME)),
         share,
         estimated: holder.estimated,
         source,
@@ -321,14 +323,14 @@ fn holder_from_wire(holder: wire::Holder) -> Result<Holder, String> {
     })
 }
 
-fn engine_from_wire(engine: &wire::Engine) -> Result<Engine, String> {
+fn engine_from_wire(engine: &wire::Engine, names: &mut Names) -> Result<Engine, String> {
     if engine.labels.len() > MAX_LABELS {
         let length = engine.labels.len();
         return Err(format!("labels of {length} bytes; at most {MAX_LABELS} are accepted"));
     }
     Ok(Engine {
-        pod: pod_from_wire(&engine.namespace, &engine.pod)?,
-        uid: name_from_wire("uid", &engine.uid).ok().map(Into::into),
+        pod: names.pod(&engine.namespace, &engine.pod)?,
+        uid: names::checked("uid", &engine.uid).ok().map(Into::into),
         labels: engine.labels.as_str().into(),
     })
 }
@@ -358,12 +360,15 @@ fn readings_from_wire(
             return None;
         };
         let reading = match said {
-            Ok(value) => Reading::checked(metric, value),
+            Ok(value) => {
+                if !metric.accepts(value) {
+                    refuse(refusals, || out_of_range(metric, value));
+                }
+                // What is out of range becomes a failure among the readings.
+                Reading::Ok(value)
+            }
             Err(reason) => Reading::Failed(cut(reason, MAX_REASON).into()),
         };
-        if let (Reading::Failed(why), true) = (&reading, said.is_ok()) {
-            refuse(refusals, || why.to_string());
-        }
         Some((metric, reading))
     });
     Ok(readings.collect())
@@ -377,12 +382,11 @@ fn held_from_wire(
     let mut readings = Vec::new();
     let mut seen = HashSet::new();
     for reading in held {
-        let place = device.holders.get(reading.holder as usize);
-        match (metric_from_wire(reading.metric), place) {
+        match (metric_from_wire(reading.metric), device.holder(reading.holder)) {
             (Some(metric), Some(Some(holder)))
-                if metric.accepts(reading.value) && seen.insert((*holder, metric)) =>
+                if metric.accepts(reading.value) && seen.insert((holder, metric)) =>
             {
-                readings.push(HeldReading { holder: *holder, metric, value: reading.value });
+                readings.push(HeldReading { holder, metric, value: reading.value });
             }
             (Some(_), Some(None)) => {}
             _ => refuse(refusals, || {

@@ -48,7 +48,7 @@ impl Unit {
     }
 
     /// The largest value that can be true; anything above it is a broken reading.
-    pub fn max(self) -> f64 {
+    pub const fn max(self) -> f64 {
         match self {
             Self::Percent => 100.0,
             Self::Celsius => 1_000.0,
@@ -109,7 +109,7 @@ macro_rules! metrics {
             }
 
             /// Its unit at every interface.
-            pub fn unit(self) -> Unit {
+            pub const fn unit(self) -> Unit {
                 match self { $(Self::$variant => Unit::$unit,)* }
             }
 
@@ -195,10 +195,22 @@ impl Metric {
     }
 
     /// Whether `value` can be a true reading: finite, not negative, not above the unit's maximum.
+    #[inline]
     pub fn accepts(self, value: f64) -> bool {
-        (0.0..=self.unit().max()).contains(&value)
+        (0.0..=MAXIMA[self.index()]).contains(&value)
     }
 }
+
+/// The largest value that each metric can have.
+const MAXIMA: [f64; Metric::ALL.len()] = {
+    let mut maxima = [0.0; Metric::ALL.len()];
+    let mut at = 0;
+    while at < maxima.len() {
+        maxima[at] = Metric::ALL[at].unit().max();
+        at += 1;
+    }
+    maxima
+};
 
 /// A set of metrics, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -210,6 +222,11 @@ impl MetricSet {
     /// Adds `metric`.
     pub fn insert(&mut self, metric: Metric) {
         self.0 |= 1 << metric.index();
+    }
+
+    /// Takes `metric` out.
+    pub fn remove(&mut self, metric: Metric) {
+        self.0 &= !(1 << metric.index());
     }
 
     /// Adds all of `other`.
@@ -231,7 +248,12 @@ impl MetricSet {
 
     /// Its metrics, in order.
     pub fn iter(self) -> impl Iterator<Item = Metric> {
-        Metric::ALL.iter().copied().filter(move |metric| self.contains(*metric))
+        let mut left = self;
+        std::iter::from_fn(move || {
+            let metric = *Metric::ALL.get(left.0.trailing_zeros() as usize)?;
+            left.remove(metric);
+            Some(metric)
+        })
     }
 }
 

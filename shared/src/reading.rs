@@ -6,7 +6,12 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::metric::{Metric, MetricSet};
+
+/// Metrics that a device has: so many values are kept in place.
+const OF_DEVICE: usize = 14;
 
 /// One value of one metric.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +26,7 @@ pub enum Reading {
 
 impl Reading {
     /// `value` if the metric can have it, else a failure that names it.
+    #[inline]
     pub fn checked(metric: Metric, value: f64) -> Self {
         if metric.accepts(value) {
             Self::Ok(value)
@@ -39,6 +45,7 @@ impl Reading {
 }
 
 /// What to say about a value that `metric` cannot have.
+#[cold]
 pub fn out_of_range(metric: Metric, value: f64) -> String {
     let (max, symbol) = (metric.unit().max(), metric.unit().symbol());
     let space = if symbol.is_empty() { "" } else { " " };
@@ -46,12 +53,12 @@ pub fn out_of_range(metric: Metric, value: f64) -> String {
     format!("{metric} {value} is out of range (0 to {max}{space}{symbol})")
 }
 
-/// All readings of one device or engine at one moment, kept small: a bit per metric, a number per
-/// value that is known, nothing for what is unsupported.
+/// All readings of one device or engine at one moment, kept small and together: a bit per metric, a
+/// number per value that is known, nothing for what is unsupported.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Readings {
     known: MetricSet,
-    values: Box<[f64]>,
+    values: SmallVec<[f64; OF_DEVICE]>,
     failed: Box<[(Metric, Arc<str>)]>,
 }
 
@@ -133,31 +140,34 @@ impl Readings {
 impl FromIterator<(Metric, Reading)> for Readings {
     /// The last reading of a metric wins; values out of range become failures.
     fn from_iter<I: IntoIterator<Item = (Metric, Reading)>>(readings: I) -> Self {
-        let mut table = [const { Reading::Unsupported }; Metric::ALL.len()];
+        let mut table = [0.0; Metric::ALL.len()];
+        let (mut known, mut failed) = (MetricSet::default(), Vec::<(Metric, Arc<str>)>::new());
         for (metric, reading) in readings {
-            table[metric.index()] = match reading {
+            known.remove(metric);
+            failed.retain(|(other, _)| *other != metric);
+            let reading = match reading {
                 Reading::Ok(value) => Reading::checked(metric, value),
                 other => other,
             };
-        }
-        let (mut known, mut values, mut failed) = (MetricSet::default(), Vec::new(), Vec::new());
-        for (&metric, reading) in Metric::ALL.iter().zip(table) {
             match reading {
                 Reading::Ok(value) => {
                     known.insert(metric);
-                    values.push(value);
+                    table[metric.index()] = value;
                 }
                 Reading::Failed(reason) => failed.push((metric, reason)),
                 Reading::Unsupported => {}
             }
         }
-        Self { known, values: values.into(), failed: failed.into() }
+        failed.sort_unstable_by_key(|(metric, _)| *metric);
+        let values = known.iter().map(|metric| table[metric.index()]).collect();
+        Self { known, values, failed: failed.into() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metric::Scope;
 
     #[test]
     fn unsupported_failed_and_zero_stay_three_different_things() {
@@ -175,5 +185,31 @@ mod tests {
         assert_eq!(readings.get(Metric::SmActivity), Reading::Unsupported);
         assert!(matches!(readings.get(Metric::PowerDraw), Reading::Failed(_)));
         assert_eq!(readings.iter().count(), 4);
+    }
+
+    #[test]
+    fn a_devices_values_are_kept_in_place() {
+        let of_device = Metric::ALL.iter().filter(|metric| metric.scope() == Scope::Device);
+        let readings: Readings = of_device.map(|metric| (*metric, Reading::Ok(1.0))).collect();
+        assert_eq!(readings.values.len(), OF_DEVICE);
+        assert!(!readings.values.spilled());
+    }
+
+    #[test]
+    fn the_last_reading_of_a_metric_wins_whatever_it_was_before() {
+        let failed = || Reading::Failed("lost".into());
+        let all = [Reading::Ok(1.0), failed(), Reading::Unsupported, Reading::Ok(2.0)];
+        for (first, last) in all.iter().flat_map(|first| all.iter().map(move |last| (first, last)))
+        {
+            let readings: Readings = [
+                (Metric::PowerDraw, first.clone()),
+                (Metric::Temperature, Reading::Ok(3.0)),
+                (Metric::PowerDraw, last.clone()),
+            ]
+            .into_iter()
+            .collect();
+            assert_eq!(readings.get(Metric::PowerDraw), *last, "after {first:?}");
+            assert_eq!(readings.value(Metric::Temperature), Some(3.0));
+        }
     }
 }

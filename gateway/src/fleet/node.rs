@@ -82,14 +82,17 @@ impl NodeState {
         sample: Sample,
         now: Timestamp,
     ) -> Option<Arc<NodeView>> {
-        let known = self.sessions.iter().rev().find_map(|session| session.heard.clone());
-        let session = self.sessions.iter_mut().find(|session| session.id == id)?;
-        let before = session.heard.take();
-        let same = before.as_ref();
-        let same = same.filter(|view| Arc::ptr_eq(view.index().inventory(), inventory));
+        let at = self.sessions.iter().position(|session| session.id == id)?;
+        let before = self.sessions[at].heard.take();
+        let same = before.as_ref().filter(|view| Arc::ptr_eq(view.inventory(), inventory));
         let index = match same {
             Some(view) => view.index().clone(),
             None => {
+                let said = |(place, session): (usize, &Session)| {
+                    let own = before.as_ref().filter(|_| place == at);
+                    own.or(session.heard.as_ref()).cloned()
+                };
+                let known = self.sessions.iter().enumerate().rev().find_map(said);
                 let known = known.as_ref().map(|view| &**view.index());
                 Arc::new(Index::new(inventory.clone(), known, now))
             }
@@ -103,6 +106,7 @@ impl NodeState {
             None => before.as_ref()?.row_of(inventory.engines.get(at)?).cloned(),
         });
         let (devices, engines) = (devices.collect(), engines.collect());
+        let session = &mut self.sessions[at];
         session.heard =
             Some(Arc::new(NodeView::new(index, devices, engines, session.intervals, now)));
         // Whoever left before is now spoken for.
@@ -175,13 +179,13 @@ impl NodeState {
 
     /// What the sessions that were heard add up to.
     fn view(&mut self) -> Option<Arc<NodeView>> {
-        let heard: Vec<Arc<NodeView>> =
-            self.sessions.iter().rev().filter_map(|session| session.heard.clone()).collect();
-        let newest = heard.first()?;
-        if heard.len() == 1 {
+        let mut heard = self.sessions.iter().rev().filter_map(|session| session.heard.as_ref());
+        let newest = heard.next()?.clone();
+        let Some(other) = heard.next() else {
             self.merged = None;
-            return Some(newest.clone());
-        }
+            return Some(newest);
+        };
+        let heard: Vec<_> = [&newest, other].into_iter().chain(heard).cloned().collect();
         let from = Made { places: places(&heard), indexes: indexes(&heard) };
         let index = match &self.merged {
             Some((known, index)) if known.is_same(&from) => index.clone(),

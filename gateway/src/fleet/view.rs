@@ -50,8 +50,8 @@ pub struct NodeView {
     /// How often the agent reads.
     pub intervals: Intervals,
     index: Arc<Index>,
-    devices: Vec<Option<Row>>,
-    engines: Vec<Option<Row>>,
+    devices: Box<[Option<Row>]>,
+    engines: Box<[Option<Row>]>,
 }
 
 /// What one tick of a node says of one pod.
@@ -180,7 +180,12 @@ impl Index {
             let claims = pods.entry(engine.pod.clone()).or_insert_with(|| new(&engine.pod));
             claims.engines.push(at);
         }
-        let pods = pods.into_iter().map(|(pod, claims)| (pod, Arc::new(claims))).collect();
+        // It stays for as long as the inventory does.
+        let whole = |(pod, mut claims): (PodKey, Claims)| {
+            claims.devices.shrink_to_fit();
+            (pod, Arc::new(claims))
+        };
+        let pods = pods.into_iter().map(whole).collect();
         Self { inventory, pods }
     }
 
@@ -217,6 +222,7 @@ impl NodeView {
         intervals: Intervals,
         received_at: Timestamp,
     ) -> Self {
+        let (devices, engines) = (devices.into(), engines.into());
         Self { received_at, intervals, index, devices, engines }
     }
 

@@ -32,8 +32,10 @@ pub(super) struct Plan {
 pub(super) struct Gpu {
     /// Its place in the inventory.
     pub(super) device: usize,
+    /// Its name.
+    pub(super) model: Arc<str>,
     pieces: Range<usize>,
-    /// Places of its parties, in the order of their tenancies.
+    /// Places of its parties, those of a piece together.
     pub(super) parties: Range<usize>,
 }
 
@@ -43,6 +45,8 @@ struct Piece {
     device: usize,
     /// How much of the GPU it is.
     fraction: f64,
+    /// How many parties have a part of it.
+    parties: usize,
 }
 
 /// What a pod has of a GPU.
@@ -101,17 +105,16 @@ impl Plan {
         let (mut gpus, mut pieces, mut parties) = (Vec::new(), Vec::new(), Vec::new());
         for (at, device) in devices.iter().enumerate().filter(|(_, device)| is_whole(device)) {
             let instances = cut.get(&device.uuid).map_or(&[][..], |places| places);
-            let (piece, party) = (pieces.len(), parties.len());
+            let (first, party) = (pieces.len(), parties.len());
             pieces.extend(cut_into(devices, at, instances));
-            for place in piece..pieces.len() {
-                let device = &devices[pieces[place].device];
-                parties.extend(of_device(device, (place, pieces[place].fraction), &with_engine));
+            for (place, piece) in pieces.iter_mut().enumerate().skip(first) {
+                let device = &devices[piece.device];
+                let own = of_device(device, (place, piece.fraction), &with_engine);
+                piece.parties = own.len();
+                parties.extend(own);
             }
-            parties[party..].sort_by(|a: &Party, b| {
-                tenancy(devices, &pieces, a).cmp(&tenancy(devices, &pieces, b))
-            });
-            let (pieces, parties) = (piece..pieces.len(), party..parties.len());
-            gpus.push(Gpu { device: at, pieces, parties });
+            let (pieces, parties) = (first..pieces.len(), party..parties.len());
+            gpus.push(Gpu { device: at, model: device.name.clone(), pieces, parties });
         }
         let (gpus, pieces, parties) = (gpus.into(), pieces.into(), parties.into());
         Self { inventory, gpus, pieces, parties }
@@ -131,8 +134,8 @@ impl Plan {
         &self.parties
     }
 
-    pub(super) fn gpu(&self, gpu: &Gpu) -> &Device {
-        &self.inventory.devices[gpu.device]
+    pub(super) fn uuid(&self, gpu: &Gpu) -> &DeviceUuid {
+        &self.inventory.devices[gpu.device].uuid
     }
 
     /// The GPU or instance that the party has a part of.
@@ -141,27 +144,23 @@ impl Plan {
     }
 
     pub(super) fn tenancy(&self, party: &Party) -> Tenancy<'_> {
-        tenancy(&self.inventory.devices, &self.pieces, party)
+        let device = self.device(party);
+        let Holder { pod, uid, .. } = &device.holders[party.holders[0]];
+        Tenancy { pod, uid: uid.as_ref(), device: &device.uuid }
     }
 
     /// What each party of `gpu` uses at the tick that `view` is.
     pub(super) fn uses(&self, gpu: &Gpu, view: &NodeView) -> Uses {
         let parties = &self.parties[gpu.parties.clone()];
-        let raw = |party: &Party| {
-            let row = view.row(self.pieces[party.piece].device);
-            let part = |metric| row.and_then(|row| part(row, metric, party));
-            let (load, memory_mib) = (part(Metric::GpuUtilization), part(Metric::MemoryUsedMib));
-            Use { load, memory_mib, ..Use::default() }
-        };
-        let mut uses: Uses = parties.iter().map(raw).collect();
-        let mut work = Some(0.0);
-        for place in gpu.pieces.clone() {
-            let own = parties.iter().zip(&mut uses).filter(|(party, _)| party.piece == place);
-            let own: SmallVec<[(&Party, &mut Use); 1]> = own.collect();
-            let all = self.of_piece(&self.pieces[place], own, view);
-            work = work.zip(all).map(|(work, all): (f64, f64)| work + all);
+        let mut uses: Uses = SmallVec::from_elem(Use::default(), parties.len());
+        let (mut work, mut from) = (Some(0.0), 0);
+        for piece in &self.pieces[gpu.pieces.clone()] {
+            let own = from..from + piece.parties;
+            from = own.end;
+            let all = piece.take(view, &parties[own.clone()], &mut uses[own]);
+            work = work.zip(all).map(|(work, all)| work + all);
         }
-        let is_cut = gpu.pieces.len() > 1 || self.pieces[gpu.pieces.start].device != gpu.device;
+        let is_cut = self.pieces[gpu.pieces.start].device != gpu.device;
         for (party, it) in parties.iter().zip(&mut uses).filter(|_| is_cut) {
             it.weight = match work.filter(|work| *work > 0.0) {
                 Some(work) => it.load.map(|load| load * self.pieces[party.piece].fraction / work),
@@ -171,24 +170,23 @@ impl Plan {
         }
         uses
     }
+}
 
-    /// What the parties of one piece use of it; returns the work of all of them.
-    fn of_piece(
-        &self,
-        piece: &Piece,
-        mut own: SmallVec<[(&Party, &mut Use); 1]>,
-        view: &NodeView,
-    ) -> Option<f64> {
-        let fraction = piece.fraction;
-        let row = view.row(piece.device);
+impl Piece {
+    /// What each of its parties uses of it; returns the work of all of them.
+    fn take(&self, view: &NodeView, parties: &[Party], uses: &mut [Use]) -> Option<f64> {
+        let fraction = self.fraction;
+        let row = view.row(self.device);
         let whole = row.and_then(|row| row.readings.value(Metric::GpuUtilization));
+        for (party, it) in parties.iter().zip(&mut *uses) {
+            let part = |metric| part(row?, metric, party);
+            (it.load, it.memory_mib) = (part(Metric::GpuUtilization), part(Metric::MemoryUsedMib));
+        }
         // Work of several at the same time counts for each of them in full.
-        let over = (own.iter().filter_map(|(_, it)| it.load).sum::<f64>() / 100.0).max(1.0);
-        own.iter_mut().for_each(|(_, it)| it.load = it.load.map(|load| load / over));
-        let used: f64 = own.iter().filter_map(|(_, it)| it.load).sum();
-        let is_free = own.is_empty();
-        let is_known = own.iter().all(|(_, it)| it.load.is_some());
-        for (party, it) in own {
+        let over = (uses.iter().filter_map(|it| it.load).sum::<f64>() / 100.0).max(1.0);
+        uses.iter_mut().for_each(|it| it.load = it.load.map(|load| load / over));
+        let used: f64 = uses.iter().filter_map(|it| it.load).sum();
+        for (party, it) in parties.iter().zip(&mut *uses) {
             it.busy = it.load.map(|load| load / 100.0 * fraction);
             it.weight = match whole.map(|whole| whole.max(used)) {
                 None => party.share,
@@ -196,28 +194,26 @@ impl Plan {
                 Some(all) => it.load.map(|load| load / all),
             };
         }
-        match whole.filter(|_| is_known) {
+        match whole.filter(|_| uses.iter().all(|it| it.load.is_some())) {
             Some(whole) => Some(whole.max(used) * fraction),
-            None => is_free.then_some(0.0),
+            None => uses.is_empty().then_some(0.0),
         }
     }
-}
-
-fn tenancy<'a>(devices: &'a [Device], pieces: &[Piece], party: &Party) -> Tenancy<'a> {
-    let device = &devices[pieces[party.piece].device];
-    let Holder { pod, uid, .. } = &device.holders[party.holders[0]];
-    Tenancy { pod, uid: uid.as_ref(), device: &device.uuid }
 }
 
 /// The GPU at `at`, or the instances that it is cut into.
 fn cut_into(devices: &[Device], at: usize, instances: &[usize]) -> Vec<Piece> {
     if instances.is_empty() {
-        return vec![Piece { device: at, fraction: 1.0 }];
+        return vec![Piece { device: at, fraction: 1.0, parties: 0 }];
     }
     let sizes: Vec<f64> = instances.iter().map(|it| size(&devices[at], &devices[*it])).collect();
     // Sizes that are not known are equal; more than the GPU there cannot be.
     let whole = sizes.iter().sum::<f64>().max(1.0);
-    let piece = |(device, size): (&usize, f64)| Piece { device: *device, fraction: size / whole };
+    let piece = |(device, size): (&usize, f64)| Piece {
+        device: *device,
+        fraction: size / whole,
+        parties: 0,
+    };
     instances.iter().zip(sizes).map(piece).collect()
 }
 

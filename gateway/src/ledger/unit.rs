@@ -233,7 +233,10 @@ impl Unit {
         if let Some((plan, at)) = &known {
             before.extend(tenants(plan, *at).zip(self.rests.drain(..)));
         }
-        let is_same = known.is_some() && tenants(plan, at).eq(before.iter().map(|(it, _)| *it));
+        let mut sorted: [Vec<_>; 2] =
+            [before.iter().map(|(it, _)| *it).collect(), tenants(plan, at).collect()];
+        sorted.iter_mut().for_each(|tenants| tenants.sort());
+        let is_same = known.is_some() && sorted[0] == sorted[1];
         let rest_of = |tenant| before.iter().find(|(it, _)| *it == tenant).map(|(_, rest)| rest);
         self.rests = tenants(plan, at).map(|it| rest_of(it).cloned().unwrap_or_default()).collect();
         self.held = Some((plan.clone(), at));

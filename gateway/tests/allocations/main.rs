@@ -1,4 +1,4 @@
-//! What an answer allocates. A process of its own: its allocator counts.
+//! What an answer and a message allocate. A process of its own: its allocator counts.
 #![expect(clippy::unwrap_used, reason = "what a test cannot do without may end it")]
 #![expect(unsafe_code, reason = "an allocator is unsafe")]
 
@@ -15,9 +15,10 @@ use gateway::fleet::{Fleet, Session};
 use gateway::trigger::observed::{NoPast, TargetType};
 use gateway::trigger::profile::Profiles;
 use gateway::trigger::{self, spec::Trigger};
+use proto::convert::{Link, inventory_to_wire, sample_to_wire};
 use shared::frame::{Device, DeviceSample, Holder, HolderSource, Inventory, Sample};
 use shared::identity::{PodKey, ScaledObjectKey, WorkloadKey};
-use shared::metric::Metric;
+use shared::metric::{Metric, Scope};
 use shared::process::Clock;
 use shared::reading::{Reading, Readings};
 use shared::time::Timestamp;
@@ -93,7 +94,8 @@ fn pod(n: usize) -> Arc<Pod> {
     })
 }
 
-fn spoken(fleet: &Arc<Fleet>, pod: usize, devices: u32) -> Session {
+/// What a node says whose pod holds so many devices, each with all that a GPU reports.
+fn said(pod: usize, devices: u32) -> (Inventory, Sample) {
     let holder = Holder {
         pod: pod_key(pod),
         uid: None,
@@ -114,7 +116,8 @@ fn spoken(fleet: &Arc<Fleet>, pod: usize, devices: u32) -> Session {
         holders: vec![holder.clone()],
     };
     let devices: Vec<_> = (0..devices).map(device).collect();
-    let readings: Readings = [(Metric::GpuUtilization, Reading::Ok(50.0))].into_iter().collect();
+    let of_device = Metric::ALL.iter().filter(|metric| metric.scope() == Scope::Device);
+    let readings: Readings = of_device.map(|metric| (*metric, Reading::Ok(50.0))).collect();
     let read = |_: &Device| {
         Some(DeviceSample {
             age: Duration::ZERO,
@@ -125,7 +128,12 @@ fn spoken(fleet: &Arc<Fleet>, pod: usize, devices: u32) -> Session {
         })
     };
     let sample = Sample { devices: devices.iter().map(read).collect(), engines: Vec::new() };
-    let inventory = Arc::new(Inventory { devices, engines: Vec::new(), reason: None });
+    (Inventory { devices, engines: Vec::new(), reason: None }, sample)
+}
+
+fn spoken(fleet: &Arc<Fleet>, pod: usize, devices: u32) -> Session {
+    let (inventory, sample) = said(pod, devices);
+    let inventory = Arc::new(inventory);
     let node = format!("node-{pod}").into();
     let session = fleet.open(node, Duration::from_mins(1), "test".into()).unwrap();
     session.apply(&inventory, sample, Timestamp::START);
@@ -215,4 +223,30 @@ fn an_answer_allocates_next_to_nothing_per_pod() {
     let (one, other) = (few.answer(), many.answer());
     assert!(other <= one + 8, "{one} allocations for 8 pods, {other} for 64");
     println!("{other} allocations for an answer over 64 pods");
+}
+
+/// What a message allocates from the wire's elements to the fleet's view; its bytes are read before.
+fn message(devices: u32) -> usize {
+    let (fleet, (inventory, sample)) = (Arc::new(Fleet::default()), said(0, devices));
+    let (link, refused) = Link::open(inventory_to_wire(1, &inventory)).unwrap();
+    let session = fleet.open("node".into(), Duration::from_secs(1), "test".into()).unwrap();
+    let take = |tick: i64| {
+        let message = sample_to_wire(1, &sample, Duration::ZERO);
+        allocations(|| {
+            let (sample, refused) = link.sample(message).unwrap();
+            assert!(refused.is_empty());
+            session.apply(link.inventory(), sample, Timestamp::from_millis(tick * 1_000));
+        })
+    };
+    assert!(refused.is_empty());
+    take(1);
+    fleet.tidy(|_| None, Timestamp::from_millis(1_500));
+    take(2)
+}
+
+#[test]
+fn a_message_allocates_nothing_per_device() {
+    let (few, many) = (message(8), message(512));
+    // The list of readings, that of rows, the view, and a list that is cut to its size.
+    assert!(few <= 4 && many <= 4, "{few} allocations for 8 devices, {many} for 512");
 }
