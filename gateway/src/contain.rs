@@ -33,20 +33,32 @@ pub const MAX_HEADER_BYTES: usize = 16 << 10;
 const FIELD_BYTES: usize = 32;
 
 /// Cancelled when the streams of a connection are to end: it is old, or the gateway shuts down.
-/// Handlers find it among a request's extensions.
 pub type Life = CancellationToken;
 
-/// The streams that one connection may still open. Handlers find it among a request's extensions.
+/// The connection that a request came over. Handlers find it among the request's extensions.
 #[derive(Clone, Debug)]
-pub struct Streams(Arc<Semaphore>);
+pub struct Connection(Arc<OfConnection>);
 
-impl Streams {
-    /// A place for one more, held as long as the stream.
+#[derive(Debug)]
+struct OfConnection {
+    life: Life,
+    streams: Option<Arc<Semaphore>>,
+}
+
+impl Connection {
+    /// Ends with it.
+    pub fn life(&self) -> &Life {
+        &self.0.life
+    }
+
+    /// A place for one more of its streams, held as long as the stream; none is needed where their
+    /// number is not bounded.
     ///
     /// # Errors
     /// When there are as many as may be.
-    pub fn open(&self) -> Result<OwnedSemaphorePermit, TryAcquireError> {
-        self.0.clone().try_acquire_owned()
+    pub fn open_stream(&self) -> Result<Option<OwnedSemaphorePermit>, TryAcquireError> {
+        let open = |streams: &Arc<Semaphore>| streams.clone().try_acquire_owned();
+        self.0.streams.as_ref().map(open).transpose()
     }
 }
 
@@ -215,15 +227,14 @@ pub struct Contain {
     counts: Counts,
     room: Arc<Semaphore>,
     most_streams: Option<usize>,
-    streams: Option<Streams>,
-    life: Option<Life>,
+    connection: Option<Connection>,
 }
 
 impl Contain {
     /// For the port called `part`, with [`MAX_CALLS`].
     pub fn new(part: &'static str, counts: Counts) -> Self {
         let room = Arc::new(Semaphore::new(MAX_CALLS));
-        Self { part, counts, room, most_streams: None, streams: None, life: None }
+        Self { part, counts, room, most_streams: None, connection: None }
     }
 
     /// The same, whose handlers give each connection `most` streams.
@@ -234,8 +245,9 @@ impl Contain {
 
     /// The same port's, for a connection with this life.
     pub fn living(&self, life: Life) -> Self {
-        let streams = self.most_streams.map(|most| Streams(Arc::new(Semaphore::new(most))));
-        Self { life: Some(life), streams, ..self.clone() }
+        let streams = self.most_streams.map(|most| Arc::new(Semaphore::new(most)));
+        let connection = Connection(Arc::new(OfConnection { life, streams }));
+        Self { connection: Some(connection), ..self.clone() }
     }
 
     /// Notes that a connection of the port panicked, outside of any call.
@@ -248,7 +260,7 @@ impl<S> Layer<S> for Contain {
     type Service = Contained<S>;
 
     fn layer(&self, inner: S) -> Contained<S> {
-        Contained { inner, contain: self.clone() }
+        Contained { inner, contain: Arc::new(self.clone()) }
     }
 }
 
@@ -256,7 +268,8 @@ impl<S> Layer<S> for Contain {
 #[derive(Clone)]
 pub struct Contained<S> {
     inner: S,
-    contain: Contain,
+    /// Counted once a call, and not each of its parts.
+    contain: Arc<Contain>,
 }
 
 impl<S, B, R> Service<Request<B>> for Contained<S>
@@ -275,8 +288,9 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let Contain { part, counts, room, streams, life, .. } = self.contain.clone();
-        let room = room.try_acquire_owned();
+        let contain = self.contain.clone();
+        let Contain { part, counts, room, connection, .. } = &*contain;
+        let room = room.clone().try_acquire_owned();
         let over = match &room {
             Err(_) => Some(Over::Calls),
             Ok(_) if size(request.headers()) > MAX_HEADER_BYTES => Some(Over::Headers),
@@ -286,15 +300,13 @@ where
             counts.shed(part, over);
             return Box::pin(std::future::ready(Ok(R::refused(over))));
         }
-        if let Some(life) = life {
-            request.extensions_mut().insert(life);
-        }
-        if let Some(streams) = streams {
-            request.extensions_mut().insert(streams);
+        if let Some(connection) = connection {
+            request.extensions_mut().insert(connection.clone());
         }
         let call = catch_unwind(AssertUnwindSafe(|| self.inner.call(request)));
         Box::pin(async move {
             let _place = room;
+            let Contain { part, counts, .. } = &*contain;
             let answered = match call {
                 Ok(call) => AssertUnwindSafe(call).catch_unwind().await,
                 Err(panic) => Err(panic),

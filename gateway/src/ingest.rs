@@ -34,7 +34,7 @@ use tracing::{debug, info, warn};
 
 use self::courier::Courier;
 use crate::accept::Peer;
-use crate::contain::{self, Life, Over, Streams};
+use crate::contain::{self, Connection, Life, Over};
 use crate::directory::Directory;
 use crate::engine::Asks;
 use crate::fleet::view::Intervals;
@@ -165,7 +165,8 @@ impl Uplink for Ingest {
         &self,
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::PushStream>, Status> {
-        let place = request.extensions().get::<Streams>().map(Streams::open).transpose();
+        let connection = request.extensions().get::<Connection>();
+        let place = connection.map(Connection::open_stream).transpose();
         let place = place.map_err(|_| {
             self.counts.contained.shed(PORT, Over::Streams);
             Status::resource_exhausted("this connection has as many streams as it may have")
@@ -176,7 +177,7 @@ impl Uplink for Ingest {
         let identity = admitted.map_err(|denied| self.door.refuse(denied, &peer))?;
         let (replies, stream) = mpsc::channel(1);
         // The connection's own, which ends with the gateway: thousands would meet at that one's lock.
-        let life = request.extensions().get::<Life>().cloned();
+        let life = connection.map(|it| it.life().clone());
         let life = life.unwrap_or_else(|| self.shutdown.child_token());
         // In one place of its own: moved from future to future it would be kept several times over.
         let mut conversation = Box::new(Conversation {

@@ -31,7 +31,7 @@ use tracing::warn;
 
 use self::stream::Span;
 use crate::answer::{Answers, Question, Refusal};
-use crate::contain::{self, Life};
+use crate::contain::{self, Connection};
 use crate::trigger::spec;
 
 /// Streams that KEDA may hold open at once: one a trigger and replica of KEDA.
@@ -223,7 +223,8 @@ impl Scaler {
 
     /// How long a stream may last; its connection ends before the gateway.
     fn span<T>(&self, request: &Request<T>) -> Span {
-        let life: &Life = request.extensions().get().unwrap_or(&self.shutdown);
+        let connection = request.extensions().get();
+        let life = connection.map_or(&self.shutdown, Connection::life);
         Span::new(life.clone(), request.metadata())
     }
 
