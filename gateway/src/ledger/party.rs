@@ -107,10 +107,9 @@ impl Plan {
             let instances = cut.get(&device.uuid).map_or(&[][..], |places| places);
             let (piece, party) = (pieces.len(), parties.len());
             pieces.extend(cut_into(devices, at, instances));
-            for place in piece..pieces.len() {
-                let Piece { device, fraction, .. } = pieces[place];
-                let own = of_device(&devices[device], (place, fraction), &with_engine);
-                pieces[place].parties = own.len();
+            for (place, piece) in pieces.iter_mut().enumerate().skip(piece) {
+                let own = of_device(&devices[piece.device], (place, piece.fraction), &with_engine);
+                piece.parties = own.len();
                 parties.extend(own);
             }
             let (pieces, parties) = (piece..pieces.len(), party..parties.len());
