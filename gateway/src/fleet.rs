@@ -59,7 +59,7 @@ pub struct Fleet {
     topology: watch::Sender<u64>,
     conflicts: ArcSwap<Vec<Conflict>>,
     /// Who claimed what at the last look for them.
-    claimants: Mutex<Vec<(NodeName, Arc<Index>)>>,
+    claimants: Mutex<Vec<(Arc<Node>, Arc<Index>)>>,
 }
 
 /// A device that two nodes claim.
@@ -84,6 +84,7 @@ impl Slot {
 }
 
 struct Node {
+    name: NodeName,
     state: Mutex<NodeState>,
     view: ArcSwapOption<NodeView>,
     watchers: Mutex<Vec<Weak<Notify>>>,
@@ -164,7 +165,8 @@ impl Fleet {
         let id = self.opened.fetch_add(1, Ordering::Relaxed);
         let slot = {
             // Under the map's lock, so that the slot cannot be forgotten in between.
-            let slot = self.nodes.entry(node.clone()).or_insert_with(|| Arc::new(Node::new()));
+            let slot =
+                self.nodes.entry(node.clone()).or_insert_with(|| Arc::new(Node::new(node.clone())));
             slot.state.lock().open(id, intervals.into(), version, superseded.clone());
             slot.clone()
         };
@@ -220,8 +222,9 @@ impl Fleet {
         let mut nodes: Vec<_> = self
             .slots()
             .into_iter()
-            .map(|(name, slot)| {
+            .map(|slot| {
                 let (sessions, agent_version) = slot.state.lock().status();
+                let name = slot.name.clone();
                 NodeStatus { name, sessions, agent_version, view: slot.view.load_full() }
             })
             .collect();
@@ -231,14 +234,19 @@ impl Fleet {
 
     /// What every node last said, in no order.
     pub fn views(&self) -> Vec<(NodeName, Arc<NodeView>)> {
-        let said = |(name, slot): (NodeName, Arc<Node>)| Some((name, slot.view.load_full()?));
-        self.slots().into_iter().filter_map(said).collect()
+        let mut views = Vec::with_capacity(self.nodes.len());
+        views.extend(
+            self.slots()
+                .into_iter()
+                .filter_map(|slot| Some((slot.name.clone(), slot.view.load_full()?))),
+        );
+        views
     }
 
     /// Every node; no lock is held when it returns.
-    fn slots(&self) -> Vec<(NodeName, Arc<Node>)> {
+    fn slots(&self) -> Vec<Arc<Node>> {
         let mut slots = Vec::with_capacity(self.nodes.len());
-        slots.extend(self.nodes.iter().map(|slot| (slot.key().clone(), slot.value().clone())));
+        slots.extend(self.nodes.iter().map(|slot| slot.value().clone()));
         slots
     }
 
@@ -268,19 +276,19 @@ impl Fleet {
     /// node's history to the longest that `keep` wants for a pod on it.
     pub fn tidy(&self, keep: impl Fn(&PodKey) -> Option<Duration>, now: Timestamp) {
         let (mut gone, mut claimants) = (Vec::new(), Vec::new());
-        for (name, slot) in self.slots() {
+        for slot in self.slots() {
             let view = slot.view.load_full();
             let last = view.as_ref().map(|view| view.received_at);
             let has_session = slot.state.lock().status().0 > 0;
             if !has_session && last.is_none_or(|last| now.since(last) >= FORGET_AFTER) {
-                gone.push(name);
+                gone.push(slot.name.clone());
                 continue;
             }
             let Some(view) = view else { continue };
             let wanted = view.pods().filter_map(&keep).max().unwrap_or(Duration::ZERO);
             slot.state.lock().keep(wanted, now);
             if has_session || now.since(view.received_at) < CLAIMS_FOR {
-                claimants.push((name, view.index().clone()));
+                claimants.push((slot.clone(), view.index().clone()));
             }
         }
         self.note_conflicts(claimants);
@@ -291,7 +299,7 @@ impl Fleet {
     }
 
     /// Looks for devices claimed twice, if anybody claims something else than at the last look.
-    fn note_conflicts(&self, claimants: Vec<(NodeName, Arc<Index>)>) {
+    fn note_conflicts(&self, claimants: Vec<(Arc<Node>, Arc<Index>)>) {
         let mut known = self.claimants.lock();
         let is_same = |((_, a), (_, b)): (&(_, Arc<Index>), &(_, Arc<Index>))| Arc::ptr_eq(a, b);
         if known.len() == claimants.len() && known.iter().zip(&claimants).all(is_same) {
@@ -299,10 +307,10 @@ impl Fleet {
         }
         let mut claims: HashMap<&DeviceUuid, &NodeName, Seeded> = HashMap::default();
         let mut twice: BTreeMap<&DeviceUuid, BTreeSet<&NodeName>> = BTreeMap::new();
-        for (name, index) in &claimants {
+        for (node, index) in &claimants {
             for device in &index.inventory().devices {
-                if let Some(other) = claims.insert(&device.uuid, name) {
-                    twice.entry(&device.uuid).or_default().extend([other, name]);
+                if let Some(other) = claims.insert(&device.uuid, &node.name) {
+                    twice.entry(&device.uuid).or_default().extend([other, &node.name]);
                 }
             }
         }
@@ -392,8 +400,9 @@ fn tell_new(before: &[Conflict], conflicts: &[Conflict]) {
 }
 
 impl Node {
-    fn new() -> Self {
+    fn new(name: NodeName) -> Self {
         Self {
+            name,
             state: Mutex::new(NodeState::default()),
             view: ArcSwapOption::empty(),
             watchers: Mutex::default(),

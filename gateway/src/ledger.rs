@@ -66,8 +66,8 @@ pub struct Ledger {
     workloads: IndexMap<WorkloadKey, Row, Seeded>,
     /// How often places in the two changed hands.
     moves: u64,
-    /// What was counted for workloads that have no row any more.
-    folded: BTreeMap<Arc<str>, Figures>,
+    /// What was counted for workloads that have no row, or none any more.
+    folded: IndexMap<Arc<str>, Figures, Seeded>,
     nodes: HashMap<NodeName, Node, Seeded>,
     /// The least that a GPU of that name was seen to draw when it did nothing.
     idle_watts: HashMap<Arc<str>, f64, Seeded>,
@@ -92,10 +92,19 @@ struct Node {
 struct Followed {
     plan: Arc<Plan>,
     gpus: Box<[FollowedGpu]>,
-    /// Place of each party's row among the workloads; `None` if it has none.
-    owners: Box<[Option<usize>]>,
+    /// What each party is counted for; `None` on a GPU that another node speaks for.
+    owners: Box<[Option<Owner>]>,
     /// Of the places.
     moves: u64,
+}
+
+/// What a party is counted for.
+#[derive(Clone, Copy, Debug)]
+enum Owner {
+    /// The workload at that place.
+    Workload(usize),
+    /// Its namespace alone, at that place.
+    Namespace(usize),
 }
 
 /// One of its GPUs, in the order of the plan's.
@@ -215,13 +224,18 @@ impl Ledger {
             for place in gpu.parties.clone() {
                 let party = &plan.parties()[place];
                 let owner = owner(directory, plan.tenancy(party).pod);
+                let namespace = owner.namespace.clone();
                 // Who holds nothing is counted where there is something to count for already.
                 let is_holding = party.fraction > 0.0;
-                owners[place] = if is_holding {
+                let row = if is_holding {
                     self.row(owner, now)
                 } else {
                     self.workloads.get_index_of(&owner)
                 };
+                owners[place] = Some(match row {
+                    Some(row) => Owner::Workload(row),
+                    None => Owner::Namespace(of_namespace(&mut self.folded, &namespace)),
+                });
             }
         }
         node.followed = Some(Followed { plan, gpus, owners, moves: self.moves });
@@ -231,7 +245,11 @@ impl Ledger {
     /// Whether places found before are still good, and those not found not to be found now.
     fn is_good(&self, followed: &Followed, now: Timestamp) -> bool {
         followed.moves == self.moves
-            && (now < self.full_until || followed.owners.iter().all(Option::is_some))
+            && followed.owners.iter().all(|owner| match owner {
+                Some(Owner::Workload(_)) => true,
+                Some(Owner::Namespace(_)) => now < self.full_until,
+                None => false,
+            })
     }
 
     fn unit(&mut self, uuid: &DeviceUuid, node: &NodeName, now: Timestamp) -> usize {
@@ -277,8 +295,8 @@ impl Ledger {
             let parties = &plan.parties()[gpu.parties.clone()];
             let owners = &owners[gpu.parties.clone()];
             for (_, owner) in parties.iter().zip(owners).filter(|(it, _)| it.fraction > 0.0) {
-                if let Some(owner) = owner {
-                    self.workloads[*owner].seen = now;
+                if let Some(Owner::Workload(at)) = owner {
+                    self.workloads[*at].seen = now;
                 }
             }
             let Some(step) = unit.step(view, (plan, at), now) else { continue };
@@ -290,7 +308,7 @@ impl Ledger {
             let idle_watts = given.or_else(|| self.idle_watts.get(&gpu.model).copied());
             let row = node.row.get_or_insert_default();
             row.seen = now;
-            self.count_step(row, &step, (plan, parties, owners), (idle_watts, followed.price));
+            self.count_step(row, &step, (parties, owners), (idle_watts, followed.price));
         }
     }
 
@@ -299,15 +317,16 @@ impl Ledger {
         &mut self,
         node: &mut NodeRow,
         step: &Step,
-        (plan, parties, owners): (&Plan, &[Party], &[Option<usize>]),
+        (parties, owners): (&[Party], &[Option<Owner>]),
         (idle_watts, price): (Option<f64>, Option<f64>),
     ) {
         node.doubtful += u64::from(step.is_doubtful);
         let (mut attributed, mut held) = (0.0, 0.0);
         for ((party, owner), used) in parties.iter().zip(owners).zip(&step.uses) {
             let figures = match owner {
-                Some(at) => &mut self.workloads[*at].figures,
-                None => of_namespace(&mut self.folded, &plan.tenancy(party).pod.namespace),
+                Some(Owner::Workload(at)) => &mut self.workloads[*at].figures,
+                Some(Owner::Namespace(at)) => &mut self.folded[*at],
+                None => continue,
             };
             held += party.fraction;
             if step.is_same {
@@ -338,7 +357,10 @@ impl Ledger {
             let own = plan.gpus().iter().zip(gpus).filter(|(_, gpu)| is_own(gpu));
             for place in own.flat_map(|(gpu, _)| gpu.parties.clone()) {
                 let party = &plan.parties()[place];
-                let Some(owner) = owners[place].filter(|_| party.fraction > 0.0) else { continue };
+                let Some(Owner::Workload(owner)) = owners[place] else { continue };
+                if party.fraction == 0.0 {
+                    continue;
+                }
                 let held = holdings.entry(owner).or_default();
                 held.0 += party.fraction;
                 held.1.push(plan.tenancy(party).pod);
@@ -395,7 +417,8 @@ impl Ledger {
         self.folds += 1;
         self.moves += 1;
         self.full_until = Timestamp::default();
-        of_namespace(&mut self.folded, &workload.namespace).add(&row.figures);
+        let namespace = of_namespace(&mut self.folded, &workload.namespace);
+        self.folded[namespace].add(&row.figures);
     }
 
     /// Every workload that has a row.
@@ -413,7 +436,8 @@ impl Ledger {
 
     /// Totals by namespace: its workloads', and of those that have no row any more.
     pub fn namespaces(&self) -> BTreeMap<Arc<str>, Figures> {
-        let mut namespaces = self.folded.clone();
+        let folded = self.folded.iter().map(|(name, figures)| (name.clone(), *figures));
+        let mut namespaces: BTreeMap<_, _> = folded.collect();
         for (key, row) in &self.workloads {
             namespaces.entry(key.namespace.clone()).or_default().add(&row.figures);
         }
@@ -431,15 +455,15 @@ impl Ledger {
     }
 }
 
-/// What is counted for a namespace beside its workloads' rows.
-fn of_namespace<'a>(
-    folded: &'a mut BTreeMap<Arc<str>, Figures>,
-    namespace: &Arc<str>,
-) -> &'a mut Figures {
+/// The place of what is counted for a namespace beside its workloads' rows.
+fn of_namespace(folded: &mut IndexMap<Arc<str>, Figures, Seeded>, namespace: &Arc<str>) -> usize {
     let is_full = folded.len() >= MAX_NAMESPACES && !folded.contains_key(namespace);
     // No namespace is called nothing: all those that there was no room for.
     let namespace = if is_full { "".into() } else { namespace.clone() };
-    folded.entry(namespace).or_default()
+    let entry = folded.entry(namespace);
+    let at = entry.index();
+    entry.or_default();
+    at
 }
 
 /// What a pod is counted for: the workload that is scaled, else the pod itself.

@@ -9,6 +9,8 @@
 
 /// How long a caller waits.
 mod deadline;
+/// The uplink as a service.
+mod uplink;
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -20,7 +22,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use proto::keda::external_scaler_server::{ExternalScaler, ExternalScalerServer};
-use proto::uplink::uplink_server::{Uplink, UplinkServer};
+use proto::uplink::uplink_server::Uplink;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -31,9 +33,10 @@ use tonic::codegen::http::Request;
 use tonic::service::Routes;
 use tonic::transport::server::Connected;
 use tonic_health::pb::health_server::{Health, HealthServer};
-use tower::{Layer as _, ServiceExt as _};
+use tower::{Layer as _, Service as _};
 use tracing::debug;
 
+use self::uplink::UplinkService;
 use crate::contain::{Contain, Life};
 use crate::limit::guarded::Guarded;
 
@@ -90,7 +93,7 @@ impl Port {
 
     /// The agents' port.
     pub fn for_agents(ingest: impl Uplink, contain: Contain) -> Self {
-        let ingest = UplinkServer::new(ingest).max_decoding_message_size(MAX_AGENT_BYTES);
+        let ingest = UplinkService::new(ingest, MAX_AGENT_BYTES);
         Self {
             routes: Routes::new(ingest).prepare(),
             http: http(MOST_AGENT_STREAMS),
@@ -147,7 +150,8 @@ impl Port {
             request.extensions_mut().insert(peer.clone());
             let own = deadline::of_caller(request.headers());
             let within = within.into_iter().chain(own).min();
-            let call = calls.clone().oneshot(request.map(Body::new));
+            // Routes are always ready.
+            let call = calls.clone().call(request.map(Body::new));
             async move {
                 let Some(within) = within else { return call.await };
                 let late =

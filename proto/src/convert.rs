@@ -10,13 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::frame::{
-    Device, DeviceSample, Engine, EngineSample, HeldReading, Holder, HolderSource, Inventory, Mig,
-    Sample,
+    Device, DeviceSample, Engine, EngineSample, Holder, HolderSource, Inventory, Mig, Sample,
 };
 use shared::health::Origin;
 use shared::identity::DeviceUuid;
 use shared::metric::Metric;
-use shared::reading::{Reading, Readings, out_of_range};
 
 use crate::uplink as wire;
 
@@ -24,11 +22,14 @@ use crate::uplink as wire;
 mod health;
 /// Names that an inventory has several times.
 mod names;
+/// Values and failures.
+mod readings;
 
 use health::{
     energy_from_wire, health_from_wire, health_to_wire, throttled_from_wire, throttled_to_wire,
 };
 use names::Names;
+use readings::{held_from_wire, metric_to_wire, readings_from_wire, readings_to_wire};
 
 /// Devices a node may report.
 pub const MAX_DEVICES: usize = 1_024;
@@ -335,71 +336,6 @@ fn engine_from_wire(engine: &wire::Engine, names: &mut Names) -> Result<Engine, 
     })
 }
 
-fn metric_from_wire(number: u32) -> Option<Metric> {
-    Metric::ALL.get((number as usize).checked_sub(1)?).copied()
-}
-
-fn metric_to_wire(metric: Metric) -> u32 {
-    u32::from(metric as u8) + 1
-}
-
-fn readings_from_wire(
-    metrics: &[u32],
-    values: &[f64],
-    failures: &[wire::Failure],
-    refusals: &mut Refusals,
-) -> Result<Readings, String> {
-    if metrics.len() != values.len() {
-        return Err(format!("{} metrics, but {} values", metrics.len(), values.len()));
-    }
-    let known = metrics.iter().zip(values).map(|(&metric, &value)| (metric, Ok(value)));
-    let failed = failures.iter().map(|failure| (failure.metric, Err(failure.reason.as_str())));
-    let readings = known.chain(failed).filter_map(|(number, said)| {
-        let Some(metric) = metric_from_wire(number) else {
-            refuse(refusals, || format!("metric number {number} is not known here"));
-            return None;
-        };
-        let reading = match said {
-            Ok(value) => {
-                if !metric.accepts(value) {
-                    refuse(refusals, || out_of_range(metric, value));
-                }
-                // What is out of range becomes a failure among the readings.
-                Reading::Ok(value)
-            }
-            Err(reason) => Reading::Failed(cut(reason, MAX_REASON).into()),
-        };
-        Some((metric, reading))
-    });
-    Ok(readings.collect())
-}
-
-fn held_from_wire(
-    held: &[wire::HeldReading],
-    device: &DevicePlace,
-    refusals: &mut Refusals,
-) -> Vec<HeldReading> {
-    let mut readings = Vec::new();
-    let mut seen = HashSet::new();
-    for reading in held {
-        match (metric_from_wire(reading.metric), device.holder(reading.holder)) {
-            (Some(metric), Some(Some(holder)))
-                if metric.accepts(reading.value) && seen.insert((holder, metric)) =>
-            {
-                readings.push(HeldReading { holder, metric, value: reading.value });
-            }
-            (Some(_), Some(None)) => {}
-            _ => refuse(refusals, || {
-                format!(
-                    "reading of holder {}: metric {} value {}",
-                    reading.holder, reading.metric, reading.value
-                )
-            }),
-        }
-    }
-    readings
-}
-
 /// Puts an inventory on the wire.
 pub fn inventory_to_wire(generation: u64, inventory: &Inventory) -> wire::Inventory {
     wire::Inventory {
@@ -503,19 +439,4 @@ fn place_to_wire(place: usize) -> u32 {
 
 fn age_to_wire(age: Duration) -> u32 {
     u32::try_from(age.as_millis()).unwrap_or(u32::MAX)
-}
-
-fn readings_to_wire(readings: &Readings) -> (Vec<u32>, Vec<f64>, Vec<wire::Failure>) {
-    let (mut metrics, mut values) = (Vec::new(), Vec::new());
-    for (metric, reading) in readings.iter() {
-        if let Reading::Ok(value) = reading {
-            metrics.push(metric_to_wire(metric));
-            values.push(value);
-        }
-    }
-    let failures = readings.failures().map(|(metric, reason)| wire::Failure {
-        metric: metric_to_wire(metric),
-        reason: reason.to_string(),
-    });
-    (metrics, values, failures.collect())
 }

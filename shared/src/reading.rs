@@ -137,30 +137,52 @@ impl Readings {
     }
 }
 
+/// Readings on their way together.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    known: MetricSet,
+    /// Values of those, by metric.
+    values: [f64; Metric::ALL.len()],
+    failed: Vec<(Metric, Arc<str>)>,
+}
+
+impl Gathered {
+    /// Adds a reading: the last of a metric wins, and a value out of range becomes a failure.
+    #[inline]
+    pub fn add(&mut self, metric: Metric, reading: Reading) {
+        self.known.remove(metric);
+        if !self.failed.is_empty() {
+            self.failed.retain(|(other, _)| *other != metric);
+        }
+        let reading = match reading {
+            Reading::Ok(value) => Reading::checked(metric, value),
+            other => other,
+        };
+        match reading {
+            Reading::Ok(value) => {
+                self.known.insert(metric);
+                self.values[metric.index()] = value;
+            }
+            Reading::Failed(reason) => self.failed.push((metric, reason)),
+            Reading::Unsupported => {}
+        }
+    }
+
+    /// All of them.
+    pub fn readings(mut self) -> Readings {
+        self.failed.sort_unstable_by_key(|(metric, _)| *metric);
+        let (known, mut values) = (self.known, SmallVec::new());
+        values.extend(known.iter().map(|metric| self.values[metric.index()]));
+        Readings { known, values, failed: self.failed.into() }
+    }
+}
+
 impl FromIterator<(Metric, Reading)> for Readings {
     /// The last reading of a metric wins; values out of range become failures.
     fn from_iter<I: IntoIterator<Item = (Metric, Reading)>>(readings: I) -> Self {
-        let mut table = [0.0; Metric::ALL.len()];
-        let (mut known, mut failed) = (MetricSet::default(), Vec::<(Metric, Arc<str>)>::new());
-        for (metric, reading) in readings {
-            known.remove(metric);
-            failed.retain(|(other, _)| *other != metric);
-            let reading = match reading {
-                Reading::Ok(value) => Reading::checked(metric, value),
-                other => other,
-            };
-            match reading {
-                Reading::Ok(value) => {
-                    known.insert(metric);
-                    table[metric.index()] = value;
-                }
-                Reading::Failed(reason) => failed.push((metric, reason)),
-                Reading::Unsupported => {}
-            }
-        }
-        failed.sort_unstable_by_key(|(metric, _)| *metric);
-        let values = known.iter().map(|metric| table[metric.index()]).collect();
-        Self { known, values, failed: failed.into() }
+        let mut gathered = Gathered::default();
+        readings.into_iter().for_each(|(metric, reading)| gathered.add(metric, reading));
+        gathered.readings()
     }
 }
 

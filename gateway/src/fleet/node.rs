@@ -65,6 +65,8 @@ impl NodeState {
         version: Arc<str>,
         superseded: CancellationToken,
     ) {
+        // Nearly always the only one.
+        self.sessions.reserve_exact(1);
         self.sessions.push(Session { id, intervals, version, superseded, live: true, heard: None });
         let live = self.sessions.iter().filter(|session| session.live).count();
         if live > MAX_SESSIONS

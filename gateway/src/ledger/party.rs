@@ -105,15 +105,14 @@ impl Plan {
         let (mut gpus, mut pieces, mut parties) = (Vec::new(), Vec::new(), Vec::new());
         for (at, device) in devices.iter().enumerate().filter(|(_, device)| is_whole(device)) {
             let instances = cut.get(&device.uuid).map_or(&[][..], |places| places);
-            let (first, party) = (pieces.len(), parties.len());
+            let (piece, party) = (pieces.len(), parties.len());
             pieces.extend(cut_into(devices, at, instances));
-            for (place, piece) in pieces.iter_mut().enumerate().skip(first) {
-                let device = &devices[piece.device];
-                let own = of_device(device, (place, piece.fraction), &with_engine);
+            for (place, piece) in pieces.iter_mut().enumerate().skip(piece) {
+                let own = of_device(&devices[piece.device], (place, piece.fraction), &with_engine);
                 piece.parties = own.len();
                 parties.extend(own);
             }
-            let (pieces, parties) = (first..pieces.len(), party..parties.len());
+            let (pieces, parties) = (piece..pieces.len(), party..parties.len());
             gpus.push(Gpu { device: at, model: device.name.clone(), pieces, parties });
         }
         let (gpus, pieces, parties) = (gpus.into(), pieces.into(), parties.into());
