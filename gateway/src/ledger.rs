@@ -207,21 +207,26 @@ impl Ledger {
         });
         let gpus: Box<[FollowedGpu]> = gpus.collect();
         let mut owners = vec![None; plan.parties().len()].into_boxed_slice();
-        for (gpu, followed) in plan.gpus().iter().zip(&gpus) {
-            // A claim that does not count leaves no row.
-            if !self.units[followed.unit].is_of(name, now) {
-                continue;
-            }
-            for place in gpu.parties.clone() {
-                let party = &plan.parties()[place];
-                let owner = owner(directory, plan.tenancy(party).pod);
-                // Who holds nothing is counted where there is something to count for already.
-                let is_holding = party.fraction > 0.0;
-                owners[place] = if is_holding {
-                    self.row(owner, now)
-                } else {
-                    self.workloads.get_index_of(&owner)
-                };
+        // Who holds nothing comes last: no row found for it can give way to another's then.
+        for is_holding in [true, false] {
+            for (gpu, followed) in plan.gpus().iter().zip(&gpus) {
+                // A claim that does not count leaves no row.
+                if !self.units[followed.unit].is_of(name, now) {
+                    continue;
+                }
+                for place in gpu.parties.clone() {
+                    let party = &plan.parties()[place];
+                    if is_holding != (party.fraction > 0.0) {
+                        continue;
+                    }
+                    let owner = owner(directory, plan.tenancy(party).pod);
+                    owners[place] = if is_holding {
+                        self.row(owner, now)
+                    } else {
+                        // It is counted where there is something to count for already.
+                        self.workloads.get_index_of(&owner)
+                    };
+                }
             }
         }
         node.followed = Some(Followed { plan, gpus, owners, moves: self.moves });
@@ -243,7 +248,9 @@ impl Ledger {
     /// The place of the workload's row, if there is one or room for it: without it, it is counted
     /// for its namespace alone.
     fn row(&mut self, workload: WorkloadKey, now: Timestamp) -> Option<usize> {
-        if let Some(at) = self.workloads.get_index_of(&workload) {
+        if let Some((at, _, row)) = self.workloads.get_full_mut(&workload) {
+            // Before another is looked for: it is not to give way to that one.
+            row.seen = now;
             return Some(at);
         }
         let row = Row { seen: now, ..Row::default() };
