@@ -117,6 +117,13 @@ struct Look<'a> {
     now: Timestamp,
 }
 
+impl Node {
+    /// Whether it has the very inventory that is followed.
+    fn follows(&self, view: &NodeView) -> bool {
+        self.followed.as_ref().is_some_and(|followed| followed.plan.is_of(view.inventory()))
+    }
+}
+
 impl Ledger {
     /// An empty ledger.
     pub fn new(tariff: Tariff) -> Self {
@@ -155,15 +162,19 @@ impl Ledger {
             nodes.values().filter(|node: &&Node| node.followed.is_some()).count()
         };
         let (before, mut looked, mut is_new) = (is_followed(&nodes), 0, false);
+        let mut news = Vec::new();
         for (name, view) in views {
-            if !nodes.contains_key(name) {
-                nodes.insert(name.clone(), Node::default());
-            }
-            let Some(node) = nodes.get_mut(name) else { continue };
-            node.seen = now;
             looked += 1;
-            is_new |= self.keep_up(node, (name, view), look);
-            self.count(node, (name, view), now);
+            match nodes.get_mut(name) {
+                Some(node) if node.follows(view) => is_new |= self.take(node, (name, view), look),
+                _ => news.push((name, view)),
+            }
+        }
+        // Who claims a GPU that nobody had does so in order of name, in every replica.
+        news.sort_unstable_by_key(|(name, _)| *name);
+        for (name, view) in news {
+            let node = nodes.entry(name.clone()).or_default();
+            is_new |= self.take(node, (name, view), look);
         }
         if looked < nodes.len() {
             nodes
@@ -181,6 +192,14 @@ impl Ledger {
             self.forget(now);
         }
         self.last_look = Some(now);
+    }
+
+    /// Takes a look at one node; returns whether anything new is followed of it.
+    fn take(&mut self, node: &mut Node, of: (&NodeName, &NodeView), look: Look<'_>) -> bool {
+        node.seen = look.now;
+        let is_new = self.keep_up(node, of, look);
+        self.count(node, of, look.now);
+        is_new
     }
 
     /// Brings what is followed of a node in line with what it says now; returns whether that is new.

@@ -21,6 +21,8 @@ use crate::cases::{World, at, ready};
 
 /// No joule is lost or made up.
 mod conservation;
+/// Whose a row is, and whose a GPU.
+mod places;
 /// Readings that are missing, and parts that are not known.
 mod unknown;
 
@@ -413,34 +415,6 @@ fn more_workloads_than_there_is_room_for_are_counted_for_their_namespace() {
     assert_eq!(report.workloads.len(), MAX_WORKLOADS);
     near(Some(report.namespaces[0].counted.gpu_seconds_held), 24_000.0);
     near(report.namespaces[0].counted.joules, 2_400_000.0);
-}
-
-#[test]
-fn a_row_that_is_needed_again_gives_way_to_none_that_comes_with_it() {
-    let mut world = World::new();
-    world.workload("llm", 0, &[], at(0.0));
-    let agents = [world.agent("n1"), world.agent("n2")];
-    let mut ledger = Ledger::default();
-    let one = |at: usize| gpu(&format!("u{at}"), 50.0, 0.0, &[&format!("p{at}")]);
-    let others: Vec<_> = (1..MAX_WORKLOADS).map(one).collect();
-    push(&agents[0], &others, at(0.0));
-    let held = |joules, pods: [&[&str]; 2]| {
-        [gpu("a", 50.0, joules, pods[0]), gpu("b", 50.0, joules, pods[1])]
-    };
-    for (second, joules, pods) in [
-        (0.0, 0.0, [&["back"][..], &[]]),
-        (1.0, 0.0, [&[], &[]]),
-        (30.0, 0.0, [&["back"], &["new"]]),
-        (31.0, 100.0, [&["back"], &["new"]]),
-        (32.0, 200.0, [&["back"], &["new"]]),
-    ] {
-        push(&agents[1], &held(joules, pods), at(second));
-        look(&mut ledger, &world, at(second));
-    }
-    let report = report(&ledger, &world, at(32.0));
-    near(of(&report, "back").joules, 200.0);
-    assert!(report.workloads.iter().all(|entry| &*entry.name != "new"), "there is no room for it");
-    near(report.namespaces[0].counted.joules, 400.0);
 }
 
 #[test]
