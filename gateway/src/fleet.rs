@@ -351,6 +351,7 @@ impl Fleet {
         if let Some((_, slot)) = removed {
             // Whoever has kept the slot finds nothing in it.
             let pods = slot.view.swap(None);
+            *slot.state.lock() = NodeState::default();
             self.rehome(node, pods.as_deref(), None);
             self.topology.send_modify(|version| *version += 1);
         }

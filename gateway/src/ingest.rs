@@ -365,7 +365,7 @@ impl Conversation {
         let node = hello.node.into();
         let session = self
             .fleet
-            // One to wait for, be it that newer streams take over or that the connection ends.
+            // One to wait for, be it that newer streams take over or that the connection is to end.
             .open_until(self.life.child_token(), node, intervals, version.into())
             .map_err(|full| self.refused("node", Status::resource_exhausted(full.to_string())))?;
         let node = session.node();

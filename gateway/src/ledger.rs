@@ -126,6 +126,13 @@ struct Look<'a> {
     now: Timestamp,
 }
 
+impl Node {
+    /// Whether it has the very inventory that is followed.
+    fn follows(&self, view: &NodeView) -> bool {
+        self.followed.as_ref().is_some_and(|followed| followed.plan.is_of(view.inventory()))
+    }
+}
+
 impl Ledger {
     /// An empty ledger.
     pub fn new(tariff: Tariff) -> Self {
@@ -164,15 +171,19 @@ impl Ledger {
             nodes.values().filter(|node: &&Node| node.followed.is_some()).count()
         };
         let (before, mut looked, mut is_new) = (is_followed(&nodes), 0, false);
+        let mut news = Vec::new();
         for (name, view) in views {
-            if !nodes.contains_key(name) {
-                nodes.insert(name.clone(), Node::default());
-            }
-            let Some(node) = nodes.get_mut(name) else { continue };
-            node.seen = now;
             looked += 1;
-            is_new |= self.keep_up(node, (name, view), look);
-            self.count(node, (name, view), now);
+            match nodes.get_mut(name) {
+                Some(node) if node.follows(view) => is_new |= self.take(node, (name, view), look),
+                _ => news.push((name, view)),
+            }
+        }
+        // Who claims a GPU that nobody had does so in order of name, in every replica.
+        news.sort_unstable_by_key(|(name, _)| *name);
+        for (name, view) in news {
+            let node = nodes.entry(name.clone()).or_default();
+            is_new |= self.take(node, (name, view), look);
         }
         if looked < nodes.len() {
             nodes
@@ -190,6 +201,14 @@ impl Ledger {
             self.forget(now);
         }
         self.last_look = Some(now);
+    }
+
+    /// Takes a look at one node; returns whether anything new is followed of it.
+    fn take(&mut self, node: &mut Node, of: (&NodeName, &NodeView), look: Look<'_>) -> bool {
+        node.seen = look.now;
+        let is_new = self.keep_up(node, of, look);
+        self.count(node, of, look.now);
+        is_new
     }
 
     /// Brings what is followed of a node in line with what it says now; returns whether that is new.
@@ -216,26 +235,31 @@ impl Ledger {
         });
         let gpus: Box<[FollowedGpu]> = gpus.collect();
         let mut owners = vec![None; plan.parties().len()].into_boxed_slice();
-        for (gpu, followed) in plan.gpus().iter().zip(&gpus) {
-            // A claim that does not count leaves no row.
-            if !self.units[followed.unit].is_of(name, now) {
-                continue;
-            }
-            for place in gpu.parties.clone() {
-                let party = &plan.parties()[place];
-                let owner = owner(directory, plan.tenancy(party).pod);
-                let namespace = owner.namespace.clone();
-                // Who holds nothing is counted where there is something to count for already.
-                let is_holding = party.fraction > 0.0;
-                let row = if is_holding {
-                    self.row(owner, now)
-                } else {
-                    self.workloads.get_index_of(&owner)
-                };
-                owners[place] = Some(match row {
-                    Some(row) => Owner::Workload(row),
-                    None => Owner::Namespace(of_namespace(&mut self.folded, &namespace)),
-                });
+        // Who holds nothing comes last: no row found for it can give way to another's then.
+        for is_holding in [true, false] {
+            for (gpu, followed) in plan.gpus().iter().zip(&gpus) {
+                // A claim that does not count leaves no row.
+                if !self.units[followed.unit].is_of(name, now) {
+                    continue;
+                }
+                for place in gpu.parties.clone() {
+                    let party = &plan.parties()[place];
+                    if is_holding != (party.fraction > 0.0) {
+                        continue;
+                    }
+                    let owner = owner(directory, plan.tenancy(party).pod);
+                    let namespace = owner.namespace.clone();
+                    let row = if is_holding {
+                        self.row(owner, now)
+                    } else {
+                        // It is counted where there is something to count for already.
+                        self.workloads.get_index_of(&owner)
+                    };
+                    owners[place] = Some(match row {
+                        Some(row) => Owner::Workload(row),
+                        None => Owner::Namespace(of_namespace(&mut self.folded, &namespace)),
+                    });
+                }
             }
         }
         node.followed = Some(Followed { plan, gpus, owners, moves: self.moves });
@@ -261,7 +285,9 @@ impl Ledger {
     /// The place of the workload's row, if there is one or room for it: without it, it is counted
     /// for its namespace alone.
     fn row(&mut self, workload: WorkloadKey, now: Timestamp) -> Option<usize> {
-        if let Some(at) = self.workloads.get_index_of(&workload) {
+        if let Some((at, _, row)) = self.workloads.get_full_mut(&workload) {
+            // Before another is looked for: it is not to give way to that one.
+            row.seen = now;
             return Some(at);
         }
         let row = Row { seen: now, ..Row::default() };

@@ -171,10 +171,11 @@ impl Port {
             ended = &mut connection => Some(ended),
             _ = life.run_until_cancelled(old) => None,
         };
-        life.cancel();
         let ended = match ended {
+            // Its streams find that out themselves, once they have read what came before.
             Some(ended) => ended,
             None => {
+                life.cancel();
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }

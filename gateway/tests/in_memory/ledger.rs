@@ -21,6 +21,8 @@ use crate::cases::{World, at, ready};
 
 /// No joule is lost or made up.
 mod conservation;
+/// Whose a row is, and whose a GPU.
+mod places;
 /// Readings that are missing, and parts that are not known.
 mod unknown;
 

@@ -210,3 +210,16 @@ fn a_node_too_many_is_refused_and_known_ones_go_on() {
     assert_eq!(fleet.len(), MAX_NODES - 1, "it was never heard, so nothing of it is kept");
     open(MAX_NODES).expect("there is room");
 }
+
+#[test]
+fn who_keeps_the_place_of_a_node_that_is_forgotten_keeps_nothing_it_said() {
+    let fleet = Arc::new(Fleet::default());
+    let mut agent = Agent::new(&fleet);
+    agent.says(&word(&[("a", Ok(LOAD))], Some(LOAD)), at(0.0));
+    let slot = fleet.slot(&"n1".into()).unwrap();
+    let said = Arc::downgrade(&fleet.view(&"n1".into()).unwrap());
+    drop(agent);
+    fleet.tidy(|_| Some(3_600 * SECOND), at(700.0));
+    assert!(fleet.is_empty() && slot.view().is_none());
+    assert!(said.upgrade().is_none(), "neither history nor last words");
+}

@@ -702,3 +702,27 @@ async fn engines_add_up_over_pods_and_a_failed_scrape_is_not_zero() {
     // 8 alone is below 10, with the other at its target it is above: nothing moves.
     trigger.becomes(10.0).await;
 }
+
+#[tokio::test]
+async fn an_agent_that_hurries_and_breaks_off_is_heard_to_its_last_word() {
+    let gateway = TestGateway::start(GOOD_AND_BAD).await;
+    let cable = Cable::to(gateway.agents).await;
+    let mut uplink = Uplink::open(cable.address).await;
+    uplink.say(bad_node().hello()).await;
+    uplink.say(bad_node().inventory_message(1)).await;
+    for load in std::iter::repeat_n(7, 160).chain([42]) {
+        let node = Node::new("bad").with(gpu("u-bad", "ai/bad-0", f64::from(load)));
+        uplink.say(node.sample_message(1)).await;
+    }
+    // All of it has come by then, and is not all read yet.
+    eventually("the agent is slowed down", async || {
+        match gateway.metric("gpu_gateway_uplink_slowed_total", "").await {
+            now if now > 0.0 => Ok(()),
+            now => Err(now),
+        }
+    })
+    .await;
+    sleep(Duration::from_millis(200)).await;
+    cable.cut();
+    gateway.trigger("ai/bad", &[]).await.becomes(42.0).await;
+}

@@ -27,7 +27,7 @@ fn calls_are_measured_beside_the_floor_and_every_answer_is_right() {
     let (is_good, report) = loadtest(&[&args[..], &small].concat());
     assert!(is_good, "without --check budgets do not decide: {report:#}");
     assert_eq!(report["wrong"], serde_json::json!([]), "{report:#}");
-    assert_eq!(whats(&report, "budgets").len(), 5, "{report:#}");
+    assert_eq!(whats(&report, "budgets").len(), 6, "{report:#}");
     let measured =
         |row: &Value| row["figure"]["median"].as_f64().is_some_and(|median| median > 0.0);
     assert!(report["figures"].as_array().unwrap().iter().all(measured), "{report:#}");
