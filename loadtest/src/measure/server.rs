@@ -60,7 +60,8 @@ impl Server {
     /// # Errors
     /// When it does not start.
     pub fn start(kind: &Kind) -> anyhow::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
+        // This very program, also where its file has been replaced meanwhile.
+        let mut command = Command::new("/proc/self/exe");
         command.arg("serve");
         match kind {
             Kind::Floor => command.arg("floor"),

@@ -62,7 +62,13 @@ async fn agents_and_clients_that_come_and_go_leave_nothing_behind() {
         round(&gateway, number).await;
         sleep(Duration::from_millis(100)).await;
         let series = gateway.metric("gpu_gateway_metrics_series").await.unwrap();
-        rows.push((gateway.process.memory_mib(), series, gateway.process.open_files()));
+        // The directory's file is opened five times a second: of several looks the least.
+        let mut files = usize::MAX;
+        for _ in 0..4 {
+            files = files.min(gateway.process.open_files());
+            sleep(Duration::from_millis(30)).await;
+        }
+        rows.push((gateway.process.memory_mib(), series, files));
         println!("round {number}: MiB, series, files: {:?}", rows[number]);
     }
     let (early, late) = (&rows[WARM_UP..2 * WARM_UP], &rows[ROUNDS - WARM_UP..]);
