@@ -411,7 +411,7 @@ impl Answers {
         let mut nodes: Vec<_> = workload
             .iter()
             .flat_map(|workload| &workload.pods)
-            .flat_map(|pod| observe::nodes_of(&self.fleet, pod))
+            .flat_map(|pod| roster::nodes_of(&self.fleet, pod))
             .collect();
         nodes.sort();
         nodes.dedup();

@@ -4,49 +4,22 @@
 //! pod's UID, wherever both sides know them; else by namespace and name. Pods of one group are one.
 //! Nothing is allocated per device, nor per pod that is on one node and alone in its group.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use shared::identity::NodeName;
 use shared::metric::{Metric, Scope};
 use shared::reading::Reading;
 use shared::time::Timestamp;
-use smallvec::{SmallVec, smallvec};
 
-use super::roster::Roster;
+use super::roster::{Roster, Said, nodes_of, said_of, views_of};
 use crate::directory::{Pod, Workload};
 use crate::engine;
 use crate::fleet::Fleet;
-use crate::fleet::view::{NodeView, PodView, Row};
+use crate::fleet::view::{PodView, Row};
 use crate::trigger::observed::{Observed, PartReadings, Seen};
 use crate::trigger::spec::Trigger;
 
 /// A node not heard of for this long does not count towards readiness.
 const HEARD_WITHIN: Duration = Duration::from_secs(10);
-
-/// Nearly always one.
-type Few<T> = SmallVec<[T; 1]>;
-/// Pods that are read as one.
-pub type Members<'a> = Few<&'a Arc<Pod>>;
-/// What a node says of a pod.
-pub type Said<'a> = (&'a NodeView, PodView<'a>);
-
-/// Where `pod` may be: its own node, or wherever agents say it is.
-pub fn nodes_of(fleet: &Fleet, pod: &Pod) -> Vec<NodeName> {
-    match &pod.node {
-        Some(node) => vec![node.clone()],
-        None => fleet.homes(&pod.key),
-    }
-}
-
-/// What is said about `pod` where it may be.
-pub fn views_of(fleet: &Fleet, pod: &Pod) -> Few<Arc<NodeView>> {
-    match &pod.node {
-        Some(node) => fleet.view(node).map_or_else(Few::new, |view| smallvec![view]),
-        None => fleet.homes(&pod.key).iter().filter_map(|node| fleet.view(node)).collect(),
-    }
-}
 
 /// Adds the readings of `metric` of one pod, from what nodes say of it; those of an engine from its
 /// series with `labels`. `inventory` is the place of the node's among those that `readings` knows.
@@ -120,34 +93,6 @@ fn millis(interval: Duration) -> u32 {
 /// All of the engine's series, or those of the first selection where only such are read.
 pub fn whole_engine<'a>(pod: &PodView<'a>) -> Option<&'a Row> {
     pod.engine("").flatten().or_else(|| pod.engines().find_map(|(_, row)| row))
-}
-
-/// What each of `views` says of `pod`.
-pub fn said_of<'a>(views: &'a [Arc<NodeView>], pod: &'a Pod) -> Few<Said<'a>> {
-    let mut said = Few::new();
-    for view in views {
-        if let Some(of_pod) = view.pod(&pod.key, pod.uid.as_ref()) {
-            said.push((&**view, of_pod));
-        }
-    }
-    said
-}
-
-/// The pods that exist, groups together, in the order of their first pod's name.
-pub fn groups(workload: &Workload) -> Vec<Members<'_>> {
-    let mut groups: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
-    let mut pods: Vec<Members<'_>> = Vec::with_capacity(workload.pods.len());
-    for pod in workload.pods.iter().filter(|pod| pod.exists()) {
-        match pod.group.as_ref().map(|group| groups.entry(group)) {
-            Some(std::collections::btree_map::Entry::Occupied(at)) => pods[*at.get()].push(pod),
-            Some(std::collections::btree_map::Entry::Vacant(new)) => {
-                new.insert(pods.len());
-                pods.push(smallvec![pod]);
-            }
-            None => pods.push(smallvec![pod]),
-        }
-    }
-    pods
 }
 
 /// The workload of `roster` as it is now; target type, demand and warmth are the caller's. And

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use shared::time::Timestamp;
 use smallvec::smallvec;
 
-use super::observe::{Members, groups, is_serving, nodes_of, read_into, said_of};
+use super::observe::{is_serving, read_into};
+use super::roster::{Members, groups, nodes_of, said_of};
 use crate::directory::{Pod, ScaledObject, Workload};
 use crate::fleet::Fleet;
 use crate::fleet::view::NodeView;

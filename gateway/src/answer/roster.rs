@@ -1,20 +1,72 @@
-//! A workload's pods as the decision takes them, and where each of them was found.
+//! A workload's pods as the decision takes them, where each of them may be, and where it was found.
 //!
 //! Guarantees: made anew whenever the directory says anything else of the workload. Where a pod was
 //! found is only the shorter way to it: it is taken as long as its node speaks of the very same
 //! inventory, and else the pod is looked up; so it cannot change an answer.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use shared::frame::Inventory;
-use smallvec::SmallVec;
+use shared::identity::NodeName;
+use smallvec::{SmallVec, smallvec};
 
-use super::observe::{Members, Said, groups, said_of, views_of};
 use crate::directory::{Pod, Workload};
-use crate::fleet::view::Spot;
+use crate::fleet::view::{NodeView, PodView, Spot};
 use crate::fleet::{Fleet, Slot};
 use crate::trigger::observed::{self, PartReadings};
+
+/// Nearly always one.
+pub type Few<T> = SmallVec<[T; 1]>;
+/// Pods that are read as one.
+pub type Members<'a> = Few<&'a Arc<Pod>>;
+/// What a node says of a pod.
+pub type Said<'a> = (&'a NodeView, PodView<'a>);
+
+/// Where `pod` may be: its own node, or wherever agents say it is.
+pub fn nodes_of(fleet: &Fleet, pod: &Pod) -> Vec<NodeName> {
+    match &pod.node {
+        Some(node) => vec![node.clone()],
+        None => fleet.homes(&pod.key),
+    }
+}
+
+/// What is said about `pod` where it may be.
+pub fn views_of(fleet: &Fleet, pod: &Pod) -> Few<Arc<NodeView>> {
+    match &pod.node {
+        Some(node) => fleet.view(node).map_or_else(Few::new, |view| smallvec![view]),
+        None => fleet.homes(&pod.key).iter().filter_map(|node| fleet.view(node)).collect(),
+    }
+}
+
+/// What each of `views` says of `pod`.
+pub fn said_of<'a>(views: &'a [Arc<NodeView>], pod: &'a Pod) -> Few<Said<'a>> {
+    let mut said = Few::new();
+    for view in views {
+        if let Some(of_pod) = view.pod(&pod.key, pod.uid.as_ref()) {
+            said.push((&**view, of_pod));
+        }
+    }
+    said
+}
+
+/// The pods that exist, groups together, in the order of their first pod's name.
+pub fn groups(workload: &Workload) -> Vec<Members<'_>> {
+    let mut groups: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
+    let mut pods: Vec<Members<'_>> = Vec::with_capacity(workload.pods.len());
+    for pod in workload.pods.iter().filter(|pod| pod.exists()) {
+        match pod.group.as_ref().map(|group| groups.entry(group)) {
+            Some(std::collections::btree_map::Entry::Occupied(at)) => pods[*at.get()].push(pod),
+            Some(std::collections::btree_map::Entry::Vacant(new)) => {
+                new.insert(pods.len());
+                pods.push(smallvec![pod]);
+            }
+            None => pods.push(smallvec![pod]),
+        }
+    }
+    pods
+}
 
 /// The pods of one workload.
 pub struct Roster {

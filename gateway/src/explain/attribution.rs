@@ -8,7 +8,7 @@ use shared::frame::{Device, Holder, HolderSource};
 use shared::identity::{DeviceUuid, PodKey};
 use shared::metric::{Metric, Scope};
 
-use crate::answer::observe::{Members, groups, said_of, views_of};
+use crate::answer::roster::{Members, groups, said_of, views_of};
 use crate::directory::{Pod, Workload};
 use crate::fleet::{Conflict, Fleet};
 

@@ -7,7 +7,7 @@ use shared::identity::DeviceUuid;
 use shared::metric::{Metric, Scope};
 use shared::time::Timestamp;
 
-use crate::answer::observe::{said_of, views_of};
+use crate::answer::roster::{said_of, views_of};
 use crate::directory::Workload;
 use crate::fleet::Fleet;
 

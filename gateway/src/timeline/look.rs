@@ -10,7 +10,7 @@ use shared::metric::Metric;
 use shared::reading::Readings;
 use shared::time::Timestamp;
 
-use crate::answer::observe::{said_of, views_of};
+use crate::answer::roster::{said_of, views_of};
 use crate::answer::{Answers, Assessment, Refusal};
 use crate::directory::Workload;
 use crate::explain::{metrics_of, wish};

@@ -14,7 +14,7 @@ use shared::metric::{Combine, Metric};
 use shared::time::Timestamp;
 
 use super::{Number, is_fresh};
-use crate::answer::{Answers, observe};
+use crate::answer::{Answers, observe, roster};
 use crate::directory::{Pod, Snapshot, Workload};
 use crate::engine::Asks;
 
@@ -81,8 +81,8 @@ struct Engines {
 impl Engines {
     /// Adds a ready pod; whether its engine said something.
     fn add(&mut self, answers: &Answers, pod: &Pod, now: Timestamp) -> bool {
-        let views = observe::views_of(answers.fleet(), pod);
-        let said = observe::said_of(&views, pod);
+        let views = roster::views_of(answers.fleet(), pod);
+        let said = roster::said_of(&views, pod);
         let rows = said.iter().filter_map(|(view, pod)| {
             let row = observe::whole_engine(pod)?;
             is_fresh(row, view.intervals.engines, now).then_some(row)
@@ -127,7 +127,7 @@ impl OfWorkloads {
         let now = answers.clock().now();
         let (mut ready, mut unscheduled) = (0_u32, 0_u32);
         let (mut engines, mut is_asked) = (Engines::default(), false);
-        for members in observe::groups(workload) {
+        for members in roster::groups(workload) {
             let all_ready = members.iter().all(|pod| pod.ready);
             ready += u32::from(all_ready);
             unscheduled += u32::from(members.iter().any(|pod| pod.unscheduled.is_some()));
