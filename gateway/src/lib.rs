@@ -19,6 +19,9 @@ pub mod limit;
 /// What a call may cost the process.
 pub mod contain;
 
+/// How long a caller waits.
+pub mod deadline;
+
 /// Whether the gateway's own parts are alive.
 pub mod vital;
 

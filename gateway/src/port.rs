@@ -7,8 +7,6 @@
 //! the time that it gives itself, is an error, and nothing goes on working on it. A peer that
 //! answers no ping is gone.
 
-/// How long a caller waits.
-mod deadline;
 /// The uplink as a service.
 mod uplink;
 
@@ -38,6 +36,7 @@ use tracing::debug;
 
 use self::uplink::UplinkService;
 use crate::contain::{Contain, Life};
+use crate::deadline;
 use crate::limit::guarded::Guarded;
 
 /// KEDA's calls are answered from memory; one that is not by then is an error.

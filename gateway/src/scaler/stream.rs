@@ -24,6 +24,7 @@ use tonic::metadata::MetadataMap;
 use super::OpenStream;
 use crate::answer::{Answers, Question};
 use crate::contain::{self, Life};
+use crate::deadline;
 use crate::trigger::spec::Demand;
 
 /// Time alone changes answers too: readings grow stale, grace periods end.
@@ -65,8 +66,7 @@ pub(super) struct Span {
 impl Span {
     /// With the client's own deadline, if `metadata` has one.
     pub(super) fn new(life: Life, metadata: &MetadataMap) -> Self {
-        let header = metadata.get("grpc-timeout").and_then(|value| value.to_str().ok());
-        Self { life, deadline: header.and_then(deadline) }
+        Self { life, deadline: deadline::of_caller(metadata.as_ref()) }
     }
 
     /// Runs `stream` for so long.
@@ -78,25 +78,6 @@ impl Span {
         };
         let ended = timeout(deadline, living).await.map(drop);
         ended.map_err(|_| Status::deadline_exceeded("the time that the caller gave it is over"))
-    }
-}
-
-/// A `grpc-timeout`: at most eight digits and a unit. What is none gives no deadline, as for unary
-/// calls.
-fn deadline(header: &str) -> Option<Duration> {
-    let (digits, unit) = header.split_at_checked(header.len().checked_sub(1)?)?;
-    if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let count = digits.parse().ok()?;
-    match unit {
-        "H" => Some(Duration::from_secs(count * 3_600)),
-        "M" => Some(Duration::from_secs(count * 60)),
-        "S" => Some(Duration::from_secs(count)),
-        "m" => Some(Duration::from_millis(count)),
-        "u" => Some(Duration::from_micros(count)),
-        "n" => Some(Duration::from_nanos(count)),
-        _ => None,
     }
 }
 
@@ -260,19 +241,6 @@ mod tests {
                 .map(|(active, second)| edge.on(active, false, at(second)))
                 .collect();
         assert_eq!(said, [false, true, false, false, false, false, false, true]);
-    }
-
-    #[test]
-    fn a_deadline_is_digits_and_a_unit() {
-        for (header, millis) in [("2S", 2_000), ("3m", 3), ("1M", 60_000), ("1H", 3_600_000)] {
-            assert_eq!(deadline(header), Some(Duration::from_millis(millis)), "{header}");
-        }
-        assert_eq!(deadline("1500u"), Some(Duration::from_micros(1_500)));
-        assert_eq!(deadline("7n"), Some(Duration::from_nanos(7)));
-        assert!(deadline("99999999H").is_some());
-        for header in ["", "S", "5", "-5S", "+5S", "1s", "999999999S", "1.5S", "1é", " 1S"] {
-            assert_eq!(deadline(header), None, "{header:?}");
-        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ const HEADER: &str = "grpc-timeout";
 const MOST_DIGITS: usize = 8;
 
 /// How long the caller waits for an answer, if it says so.
-pub(super) fn of_caller(headers: &HeaderMap<HeaderValue>) -> Option<Duration> {
+pub fn of_caller(headers: &HeaderMap<HeaderValue>) -> Option<Duration> {
     let text = headers.get(HEADER)?.to_str().ok()?;
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let is_number = number.len() <= MOST_DIGITS && number.bytes().all(|it| it.is_ascii_digit());
@@ -43,7 +43,8 @@ mod tests {
         assert_eq!(of("50m"), Some(Duration::from_millis(50)));
         assert_eq!(of("7u"), Some(Duration::from_micros(7)));
         assert_eq!(of("0n"), Some(Duration::ZERO));
-        for text in ["", "S", "5", "-5S", "+5S", "123456789S", "5s", "5 S", "soon"] {
+        assert!(of("99999999H").is_some());
+        for text in ["", "S", "5", "-5S", "+5S", "123456789S", "5s", "5 S", "1.5S", " 1S", "soon"] {
             assert_eq!(of(text), None, "{text}");
         }
         assert_eq!(of_caller(&HeaderMap::new()), None);
